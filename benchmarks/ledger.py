@@ -16,9 +16,10 @@ from benchmarks.measure import Row, interleaved
 from expost import Charges, PureDP
 from expost.budget.budgets import PureBudget
 from expost.budget.ledger import Ledger
-from expost.budget.ledger_rows import RESERVE, SETTLE, Entry, canonical, digest
+from expost.budget.ledger_rows import RESERVE, SETTLE, Entry, digest
 from expost.budget.limits import Filter, amount_of
 from expost.budget.reservation_rows import request_digest, secret_digest
+from expost.files import canonical
 
 FEW, MANY = 1_000, 1_000_000
 JOBS = 20  # per turn

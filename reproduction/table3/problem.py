@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.errors import InvalidInput
-from expost.privacy.conversions import tight_epsilon
 from expost.privacy.dpsgd import RENYI, calibrate_noise
 from expost.privacy.guarantees import RenyiDP
+from expost.privacy.profiles import tight_epsilon
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, guarantees_of, plans

@@ -20,6 +20,7 @@ from expost._version import __version__
 if TYPE_CHECKING:
     from expost.analytics.quantiles import quantile
     from expost.analytics.query import count, mean, sum
+    from expost.analytics.sql_run import query
     from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
     from expost.certificates.document import read_certificate
     from expost.certificates.verify import verify_certificate
@@ -120,6 +121,7 @@ __all__ = [
     "mean",
     "plan_job",
     "quantile",
+    "query",
     "read_certificate",
     "sum",
     "tune",
@@ -129,6 +131,7 @@ __all__ = [
 _HOMES = {
     "expost.analytics.quantiles": "quantile",
     "expost.analytics.query": "count mean sum",
+    "expost.analytics.sql_run": "query",
     "expost.budget": "Account ApproxBudget Ledger PureBudget RenyiBudget ZCDPBudget",
     "expost.certificates.document": "read_certificate",
     "expost.certificates.verify": "verify_certificate",

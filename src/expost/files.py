@@ -1,4 +1,4 @@
-"""Files: locks, positions and forks on every platform; secret files; files read as a whole.
+"""Files: locks, positions and forks on every platform; secret files; whole files; their text.
 
 Locks are ``flock`` where there is one. On Windows they are ``msvcrt.locking`` on a byte far behind
 the content; there every lock excludes all others, so readers wait for one another.
@@ -8,6 +8,7 @@ Tests: ``tests/test_portability.py``, ``tests/budget/test_signing.py``,
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import stat
@@ -136,3 +137,13 @@ def is_database(name: Any) -> bool:
     """Return whether a name is a connection URL or a database file."""
     text = str(name).lower()
     return isinstance(name, (str, Path)) and ("://" in text or text.endswith((*DUCKDB, *SQLITE)))
+
+
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
+def canonical(content: Any) -> str:
+    """Return a JSON document as canonical text: sorted keys, no spaces, ASCII only."""
+    return _CANONICAL.encode(content)

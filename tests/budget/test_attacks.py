@@ -13,9 +13,10 @@ import pytest
 
 from expost import Charges, PureDP
 from expost.budget.ledger import Ledger
-from expost.budget.ledger_rows import Entry, canonical
+from expost.budget.ledger_rows import Entry
 from expost.budget.signing import SigningKey, head_problems, load_document, signed_head
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
+from expost.files import canonical
 
 TABLE = Charges.from_list([PureDP(1), PureDP(0.25)], PureDP(0))
 

@@ -16,13 +16,13 @@ from expost import PureDP
 from expost.budget.ledger import Ledger
 from expost.budget.signing import (
     SigningKey,
-    document_text,
     head_problems,
     load_document,
     load_public,
     signature_problem,
     signed_head,
 )
+from expost.certificates.document import document_text
 from expost.errors import InvalidInput
 
 NOW = "2026-01-31T12:00:00+00:00"

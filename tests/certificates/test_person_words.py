@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from expost.certificates.meaning import certainty_text, person_words
+from expost.certificates.document import certainty_text, person_words
 
 
 @pytest.mark.parametrize(

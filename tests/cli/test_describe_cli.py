@@ -36,8 +36,8 @@ def test_facts_are_shown_and_written(table: Path) -> None:
     assert plot.stat().st_size > 1000
     assert "whole number" in result.output
     assert "colour" in result.output
-    data = tomllib.loads(out.read_text(encoding="utf-8"))["data"]
-    assert set(data["categories"]["colour"]) == {"red", "blue"}
+    columns = tomllib.loads(out.read_text(encoding="utf-8"))["columns"]
+    assert set(columns["colour"]["categories"]) == {"red", "blue"}
     again = run(app, ["describe", str(table), "--epsilon", "2", "--out", str(out)])
     assert again.exit_code != 0
 

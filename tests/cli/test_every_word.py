@@ -397,7 +397,7 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
 def test_every_charge_of_a_page_is_rounded_up() -> None:
     """Catches a page that shows less than was charged, or more than is left."""
     pytest.importorskip("fastapi")
-    from expost.certificates.meaning import certainty_text
+    from expost.certificates.document import certainty_text
     from expost.server.pages.amounts import amount, limit, loss_text
 
     generator = np.random.default_rng(1)

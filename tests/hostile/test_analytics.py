@@ -81,13 +81,13 @@ CELLS: dict[str, Any] = {
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The private values of each request, in the order of the requests."""
     seen: list[Any] = []
-    make = query._refinement
+    make = query.refinement_of
 
     def watch(request: Any, progress: Any, groups: Any, values: Any, randomness: Any) -> Any:
         seen.append((request, progress.most, values))
         return make(request, progress, groups, values, randomness)
 
-    monkeypatch.setattr(query, "_refinement", watch)
+    monkeypatch.setattr(query, "refinement_of", watch)
     return seen
 
 

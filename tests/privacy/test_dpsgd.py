@@ -17,9 +17,8 @@ import pytest
 from expost.errors import InvalidInput
 from expost.integrations.dp_accounting import dpsgd_guarantee, event_guarantee
 from expost.privacy import dpsgd
-from expost.privacy.conversions import DEFAULT_ORDERS, INTEGER_ORDERS
 from expost.privacy.dpsgd import RENYI, calibrate_noise, dpsgd_curve, dpsgd_curves, gaussian_for
-from expost.privacy.profiles import DPSGDProfile
+from expost.privacy.profiles import DEFAULT_ORDERS, INTEGER_ORDERS, DPSGDProfile
 
 accounting = pytest.importorskip("dp_accounting")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import PureDP
+from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.selection.attempt_planner import (
     PASS,
     PureEstimates,

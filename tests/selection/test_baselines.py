@@ -34,10 +34,9 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
-from expost.privacy.profiles import GaussianProfile
+from expost.privacy.profiles import DEFAULT_ORDERS, GaussianProfile
 from expost.rationals import exact
 from expost.selection.repeat_and_select import RunCount
 from tests.theorems import finite

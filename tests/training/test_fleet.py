@@ -142,7 +142,7 @@ def test_memory_limit():
 def test_a_trained_model_shows_no_data():
     (trained,) = train(MIXED[:1])
     assert "array" not in repr(trained)
-    assert set(vars(trained)) == {"parameters", "configuration", "promise"}
+    assert set(vars(trained)) == {"parameters", "configuration", "guarantee"}
 
 
 def test_nothing_is_printed(capsys):

@@ -16,7 +16,7 @@ from expost.errors import InvalidInput
 from expost.features import OrientedGradients
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
-from expost.selection.job_selectors import PlannedAttempt, PlannedPath
+from expost.selection.above_threshold import PlannedAttempt, PlannedPath
 from expost.selection.noise_path import _total_delta
 from expost.tuning import job as jobs
 from expost.tuning.model.released_model import Recipe

@@ -49,6 +49,7 @@ USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expos
 TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
+_PART = "expost_part"  # which of several queries
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
@@ -302,7 +303,35 @@ def _limited(pairs: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
 
 def run_totals(query: Any) -> GroupValues:
     """Run a query of :func:`totals`; groups come back in the order of their names."""
-    sums = fetch(query)
+    return _group_values(fetch(query))
+
+
+def run_several_totals(queries: Sequence[Any]) -> list[GroupValues]:
+    """Run several queries of :func:`totals` as one statement, so that an engine reads once."""
+    ibis = ibis_module()
+    names = list(
+        dict.fromkeys(name for query in queries for name in query.columns if name != GROUP)
+    )
+    zero = ibis.literal(0, "int64")
+    tagged = [
+        query.select(
+            GROUP,
+            **{name: query[name] if name in query.columns else zero for name in names},
+            **{_PART: ibis.literal(number, "int64")},
+        )
+        for number, query in enumerate(queries)
+    ]
+    sums = fetch(ibis.union(*tagged) if len(tagged) > 1 else tagged[0])
+    values = []
+    for number, query in enumerate(queries):
+        rows = [row for row, part in enumerate(sums[_PART]) if part == number]
+        own = [GROUP, *(name for name in names if name in query.columns)]
+        values.append(_group_values({name: [sums[name][row] for row in rows] for name in own}))
+    return values
+
+
+def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
+    """The values of groups from the columns of a query."""
     order = sorted(range(len(sums[GROUP])), key=lambda row: str(sums[GROUP][row]))
 
     def column(name: str) -> npt.NDArray[np.int64]:

@@ -101,7 +101,7 @@ def plan_count(
     job, whole = checked.job(known, most), checked.counting_total(most)
     least = float(job.rule.least[job.shared]) / checked.finer / checked.measure.sensitivity
     return QueryPlan(
-        tuple(_size(size, checked, job, whole) for size in sizes),
+        tuple(size_plan(size, checked, job, whole) for size in sizes),
         "epsilon" if checked.delta is None else "rho",
         float(checked.total),
         float(whole),
@@ -113,7 +113,7 @@ def plan_count(
     )
 
 
-def _size(size: int, request: CheckedCount, job: Job, whole: Fraction) -> SizePlan:
+def size_plan(size: int, request: CheckedCount, job: Job, whole: Fraction) -> SizePlan:
     cost = _cost(size, request, job)
     if cost is None:
         return SizePlan(size, None, 0)

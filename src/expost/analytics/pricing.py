@@ -187,12 +187,16 @@ class CheckedCount:
     def _fits(self, most: int | None) -> bool:
         """Whether the total pays for a first look, by public numbers alone."""
         try:
-            make_levels(
-                self.groups_or_cap(most), self._wanted(), LevelOptions(**self._level_options(most))
-            )
+            self.check_levels(most)
         except InvalidInput:
             return False
         return True
+
+    def check_levels(self, most: int | None) -> None:
+        """Refuse a total that does not pay for a first look, by public numbers alone."""
+        make_levels(
+            self.groups_or_cap(most), self._wanted(), LevelOptions(**self._level_options(most))
+        )
 
     def groups_or_cap(self, most: int | None) -> int:
         """Return the number of groups, or m where it is not known."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from expost.analytics import contribution
 from expost.analytics.contribution import GROUP, USER, GroupValues
 from expost.analytics.count_result import CountResult
-from expost.analytics.learned_facts import learn_missing_bounds
+from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
@@ -53,6 +54,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     simulation: bool
     learn_facts: float | None
+    facts: str | Path | None
 
 
 class CountOptions(CountRequest, RunOptions, total=False):
@@ -111,6 +113,9 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     learn_facts : float, optional
         Buy the bounds (of a sum or a mean) or the groups that are not given for this ε, which is
         part of ``epsilon``, and a tenth of ``delta`` (1e-7 without one). See ``docs/facts.md``.
+    facts : str or Path, optional
+        A file of facts (``expost describe --out``): bounds, groups and the cap of rows per person
+        that are not given come from it. Its charge is its own.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -188,6 +193,8 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
         raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
     account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"])
     account.check_simulation(source.simulated)
+    if how["facts"] is not None:
+        fill_stated_facts(options, how["facts"])
     facts = None
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
@@ -246,10 +253,10 @@ def run_request(
     progress = Progress() if progress is None else progress
     request = choose_caps(request, progress, randomness)
     groups, values = _values(request, progress, randomness)
-    refinement = _refinement(request, progress, groups, values, randomness)
+    refinement = refinement_of(request, progress, groups, values, randomness)
     progress.refinement = refinement
     for answer in refinement:
-        progress.answers.append(_published(request, answer))
+        progress.answers.append(in_data_units(request, answer))
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -276,7 +283,7 @@ def _values(
     )
     if limit is not None:
         progress.side += price
-        progress.dropped = _removed(
+        progress.dropped = removed_by_caps(
             request,
             contribution.removed_share(
                 values, limit, price, request.law, request.wanted.confidence, randomness
@@ -315,7 +322,7 @@ def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomnes
     return request
 
 
-def _removed(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
+def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
@@ -344,7 +351,7 @@ def _odds(share: float) -> float:
     return share / max(1e-9, 1 - share)
 
 
-def _refinement(
+def refinement_of(
     request: CheckedCount,
     progress: Progress,
     groups: list[Any],
@@ -376,7 +383,7 @@ def _name(group: str, request: CheckedCount) -> Any:
     return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
 
 
-def _published(request: CheckedCount, answer: Answer) -> Answer:
+def in_data_units(request: CheckedCount, answer: Answer) -> Answer:
     """An answer in the unit of the data; counts are never negative."""
     unit = float(request.measure.grid / request.finer)
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
@@ -414,7 +421,7 @@ def _result(
     spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
+        unanswered=tuple(in_data_units(request, answer) for answer in refinement.unanswered),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
@@ -426,7 +433,7 @@ def _result(
         dropped_share=progress.dropped,
         guarantee=request.guarantee,
         keys=None if progress.selection is None else progress.selection.as_dict(),
-        warnings=_warnings(request, progress),
+        warnings=warnings_of_caps(request, progress),
         query=describe_request(request),
         source=request.source,
         public=_public(request, progress),
@@ -439,7 +446,7 @@ def _result(
     )
 
 
-def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
+def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
     """What the released share of removed values says, if the share is known well enough.
 
     An interval that is wider than its estimate says nothing. Where nothing is removed, noise must

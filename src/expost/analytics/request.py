@@ -353,7 +353,7 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
         table = open_source(data, asked["table"], delimiter=asked["delimiter"], columns=used)
     else:
         table = as_table(data, used)
-    opened = replace(request, table=table, keys=_typed_keys(request, table, asked["keys"] or ()))
+    opened = replace(request, table=table, keys=typed_keys(request, table, asked["keys"] or ()))
     trial = opened.with_rows(1) if opened.chooses_rows else opened
     pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
     check_compiles(contribution.totals(pairs, 2, "0", 2, collated=opened.collated))
@@ -468,7 +468,7 @@ def _checked_keys(
     return listed
 
 
-def _typed_keys(request: CheckedCount, table: Any, keys: Sequence[Any]) -> tuple[str, ...] | None:
+def typed_keys(request: CheckedCount, table: Any, keys: Sequence[Any]) -> tuple[str, ...] | None:
     """The groups as the engine writes them, in the order of the request."""
     engine = columns.engine_of(table)
     for name in request.by:

@@ -33,7 +33,6 @@ from expost.budget.ledger_rows import (
     RESERVE,
     SETTLE,
     LedgerRows,
-    canonical,
     charge_of,
     check_ledger_name,
     check_memo,
@@ -62,6 +61,7 @@ from expost.budget.totals import (
     start_alerts,
 )
 from expost.errors import LedgerError
+from expost.files import canonical
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
 

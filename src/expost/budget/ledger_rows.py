@@ -28,6 +28,7 @@ from typing import Any
 
 from expost.budget.limits import Budget
 from expost.errors import ExpostError, InvalidInput, LedgerError
+from expost.files import canonical
 from expost.mechanisms.protocol import NOTHING
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -99,20 +100,12 @@ class Entry:
         return parsed
 
 
-_ENCODER = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-)
 _CONTENT = tuple(column.name for column in fields(Entry) if column.name != "hash")
 
 
 def digest(content: Any) -> str:
     """Return the SHA-256 of a JSON document in canonical form, in hexadecimal."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-def canonical(content: Any) -> str:
-    """Return a JSON document as canonical text: sorted keys, no spaces, ASCII only."""
-    return _ENCODER.encode(content)
 
 
 def broken_link(entry: Entry, last: int, previous: str) -> Iterator[str]:

@@ -35,7 +35,6 @@ from expost.budget.ledger_rows import (
     TOTALS,
     UPGRADE,
     LedgerRows,
-    canonical,
     check_cap,
     check_ledger_name,
     check_memo,
@@ -57,6 +56,7 @@ from expost.budget.totals import (
     set_alert,
 )
 from expost.errors import InvalidInput, LedgerError
+from expost.files import canonical
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number
 

@@ -32,7 +32,6 @@ from expost.budget.ledger_rows import (
     UPGRADE,
     Entry,
     broken_link,
-    canonical,
 )
 from expost.budget.limits import (
     Budget,
@@ -44,6 +43,7 @@ from expost.budget.limits import (
     exact_amounts,
 )
 from expost.errors import ExpostError
+from expost.files import canonical
 from expost.privacy.charges import Charges
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}

@@ -15,13 +15,13 @@ from hashlib import sha256
 from expost.budget.ledger_rows import (
     LONGEST_IDENTITY,
     LedgerRows,
-    canonical,
     check_ledger_name,
     digest,
 )
 from expost.budget.limits import Budget, Coordinates, Filter, amount_texts
 from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
 from expost.errors import InvalidInput, LedgerError
+from expost.files import canonical
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 

@@ -20,16 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expost.budget.ledger_rows import canonical
 from expost.errors import InvalidInput, MissingExtra
-from expost.files import read_small, require_private
+from expost.files import canonical, read_small, require_private
 
 if TYPE_CHECKING:
     from expost.budget.ledger_views import LedgerViews
 
 ALGORITHM = "ed25519"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
-_LARGE = 10_000  # characters of a part of a document that is written on one line
 
 
 def _ed25519() -> Any:
@@ -175,18 +173,6 @@ def head_problems(
     if entry.hash != document.get("hash"):
         return [f"head: row {sequence} is not the one that was signed (replaced)"]
     return []
-
-
-def document_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON text: indented, but each large part on one line."""
-    parts = []
-    for key, value in document.items():
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        if len(text) <= _LARGE:
-            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-        name = json.dumps(key, ensure_ascii=False)
-        parts.append(f"  {name}: " + text.replace("\n", "\n  "))
-    return "{\n" + ",\n".join(parts) + "\n}"
 
 
 def load_document(path: str | Path, field: str) -> dict[str, Any]:

@@ -52,7 +52,6 @@ from expost.budget.ledger_rows import (
     SCHEMA_VERSION,
     Entry,
     LedgerRows,
-    canonical,
     check_ledger_name,
 )
 from expost.budget.limits import (
@@ -66,6 +65,7 @@ from expost.budget.limits import (
     exact_amounts,
 )
 from expost.errors import InvalidInput, LedgerError
+from expost.files import canonical
 from expost.rationals import Number
 
 NEVER = ""

@@ -1,8 +1,8 @@
 """A certificate as a document: plain JSON with a version and a kind, for all that is released.
 
 A document is built from the record of a result, by one function per kind:
-``Release.as_dict`` (selection), ``CountResult.certificate`` (count), ``Facts.certificate`` (facts)
-and :func:`tuning_document`.
+``Release.as_dict`` (selection), ``CountResult.certificate`` (count), ``QueryResult.certificate``
+(query), ``Facts.certificate`` (facts) and :func:`tuning_document`.
 It contains nothing that a selection keeps secret.
 
 **Charges are computed again** from a certificate: of one grid, and of requests made in turn. A grid
@@ -12,12 +12,16 @@ ledger, which stores the digest of the charges. A tuning job composes its reques
 three functions before and after it runs: :func:`composed`, :func:`worst_in_turn` and
 :func:`in_epsilon_delta`.
 
+What a charge means for one person is one sentence on every screen and report
+(:func:`person_words`).
+
 Tests: ``tests/certificates/``, ``tests/selection/test_grid.py``, ``tests/tuning/test_missed.py``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -27,18 +31,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from expost.budget.ledger_rows import canonical
 from expost.budget.signing import load_document
 from expost.errors import ExpostError, InvalidRelease
+from expost.files import canonical
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
-from expost.rationals import round_down
-from expost.selection.above_threshold import AboveThreshold
+from expost.rationals import charge_text, round_down
+from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.doubling import Doubling
 from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
-from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
 from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
@@ -52,7 +55,7 @@ from expost.selection.repeat_and_select import (
 from expost.selection.selector import Selector
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"
-QUANTILE = "quantile"
+QUANTILE, QUERY = "quantile", "query"
 
 Record = Mapping[str, Any]
 """A document or a part of one, which may be damaged."""
@@ -99,6 +102,12 @@ class Document(TypedDict, total=False):
     charges: dict[str, Any]
     charged: dict[str, Any]
 
+    # A query in SQL; also query, source, public, guarantee, charges and charged.
+    parts: list[dict[str, Any]]  # what was measured, each with its answers and its charge
+    columns: list[str]
+    rows: list[dict[str, Any]]  # the answer, computed from the parts
+    max_rows_per_user: int | None
+
     # Facts about a table; also source, guarantee, charges and charged.
     facts: dict[str, Any]
     mechanism: dict[str, Any]
@@ -138,6 +147,8 @@ def read_certificate(source: str | Path | Record) -> Document:
         check_count(record)
     elif record.get("kind") == QUANTILE:
         _check_quantile(record)
+    elif record.get("kind") == QUERY:
+        _check_query(record)
     elif record.get("kind") == FACTS:
         _check_facts(record)
     elif record.get("kind") in (SELECTION, TUNING):
@@ -154,10 +165,31 @@ def check_count(record: Record) -> None:
         raise InvalidRelease("certificate", missing[0], "this key is missing")
     if record["schema"] != SCHEMA or record["kind"] != COUNT:
         raise InvalidRelease("schema", record["schema"], f"certificates of counts have {SCHEMA}")
-    keys = {"group", "estimate", "low", "high", "spent"}
-    for answers in (record["answers"], record["unanswered"]):
-        _check_answers(answers, keys)
+    _check_answers(record)
     _check_amounts(record)
+
+
+def _check_query(record: Record) -> None:
+    """Refuse what is not a certificate of a query."""
+    known = set(_COUNT_KEYS) - {"answers", "unanswered", "dropped_share"}
+    missing = sorted(key for key in (*known, "parts", "columns", "rows") if key not in record)
+    if missing:
+        raise InvalidRelease("certificate", missing[0], "this key is missing")
+    if record["schema"] != SCHEMA:
+        raise InvalidRelease("schema", record["schema"], f"give a document of schema {SCHEMA}")
+    parts = record["parts"]
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise InvalidRelease("parts", "the file", "not a list of measurements")
+    for part in parts:
+        _check_answers(part)
+    _check_amounts(record)
+
+
+def _check_answers(record: Record) -> None:
+    """Refuse what is not two lists of answers."""
+    keys = {"group", "estimate", "low", "high", "spent"}
+    for answers in (record.get("answers"), record.get("unanswered")):
+        _check_list(answers, keys)
 
 
 def _check_quantile(record: Record) -> None:
@@ -167,15 +199,15 @@ def _check_quantile(record: Record) -> None:
     if missing:
         raise InvalidRelease("certificate", missing[0], "this key is missing")
     if record["schema"] != SCHEMA:
-        raise InvalidRelease("schema", record["schema"], f"certificates of quantiles have {SCHEMA}")
+        raise InvalidRelease("schema", record["schema"], f"give a document of schema {SCHEMA}")
     keys = {"group", "at", "estimate", "low", "high", "rank_low", "rank_high", "spent"}
     for answers in (record["answers"], record["unanswered"]):
-        _check_answers(answers, keys)
-    _check_answers(record["histogram"], {"group", "start", "end", "share", "low", "high", "spent"})
+        _check_list(answers, keys)
+    _check_list(record["histogram"], {"group", "start", "end", "share", "low", "high", "spent"})
     _check_amounts(record)
 
 
-def _check_answers(answers: Any, keys: set[str]) -> None:
+def _check_list(answers: Any, keys: set[str]) -> None:
     """Refuse what is not a list of answers with these keys."""
     if not isinstance(answers, list) or not all(
         isinstance(answer, dict) and set(answer) == keys for answer in answers
@@ -184,7 +216,7 @@ def _check_answers(answers: Any, keys: set[str]) -> None:
 
 
 def _check_amounts(record: Record) -> None:
-    """Refuse a charge that is no amount of ε or ρ, or above the worst case."""
+    """Refuse a charge that is no charge in ε or ρ, or larger than the worst case."""
     guarantee_from_dict(record["guarantee"] if isinstance(record["guarantee"], dict) else {})
     spent, worst = record["spent"], record["worst_case"]
     sound = isinstance(spent, dict) and isinstance(worst, dict) and len(spent) == 1
@@ -470,3 +502,45 @@ def _read(value: Any) -> Any:
         law = dict(value)
         return _LAWS[law.pop("law")](**{name: _read(setting) for name, setting in law.items()})
     return value
+
+
+_LARGE = 10_000  # characters of a part of a document that is written on one line
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON text: indented, but each large part on one line."""
+    parts = []
+    for key, value in document.items():
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if len(text) <= _LARGE:
+            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        name = json.dumps(key, ensure_ascii=False)
+        parts.append(f"  {name}: " + text.replace("\n", "\n  "))
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def certainty_text(epsilon: float) -> str:
+    """Return e^ε/(1 + e^ε) in per cent, rounded up, with enough digits to stay below 100."""
+    percent = 100 / (1 + math.exp(-min(epsilon, 700.0)))
+    for digits in range(1, 5):
+        shown = math.ceil(percent * 10**digits - 1e-8) / 10**digits  # 3/4 may end a bit above 75
+        if shown < 100:
+            return f"{shown:.{digits}f}"
+    return "100"
+
+
+def person_words(epsilon: float, delta: float = 0.0, unit: str = "person") -> str:
+    """Return what a charge means for one person, or one row: the same sentence at every door.
+
+    By Bayes' rule, even odds become at most e^ε if what was released is at most e^ε times as likely
+    with the person as without. With δ > 0 the odds exceed e^(ε + t) with a probability of at most
+    δ / (1 − e^(−t)), for every t > 0. Rounded up.
+    Test: ``tests/certificates/test_person_words.py``.
+    """
+    text = (
+        f"someone undecided before whether one {unit} is in the data can be at most "
+        f"{certainty_text(epsilon)} % certain afterwards"
+    )
+    if delta:
+        text += f"; this limit may fail with a small probability (about δ = {charge_text(delta)})"
+    return text

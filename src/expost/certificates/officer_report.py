@@ -24,8 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from expost._version import __version__
-from expost.certificates.document import TUNING, Record
-from expost.certificates.meaning import certainty_text, person_words
+from expost.certificates.document import TUNING, Record, certainty_text, person_words
 from expost.certificates.verify import job_epsilon_delta
 from expost.certificates.words import (
     UNITS,

@@ -17,7 +17,7 @@ Tests: ``tests/cli/test_verify_cli.py``, ``tests/tuning/test_verification.py``,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +30,7 @@ from expost.certificates.document import (
     COUNT,
     FACTS,
     QUANTILE,
+    QUERY,
     TUNING,
     Record,
     charges_of_grid,
@@ -46,7 +47,7 @@ from expost.facts.describe import facts_price_problems, total_problems
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
-from expost.selection.job_selectors import Tell
+from expost.selection.above_threshold import Tell
 
 _ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 _UNREADABLE = (
@@ -148,7 +149,7 @@ def _price_problems(document: Record) -> Iterator[str]:
     try:
         kind = read_certificate(document)["kind"]
         checks = {COUNT: _count_problems, FACTS: _facts_problems, TUNING: _tuning_problems}
-        checks |= {QUANTILE: _quantile_problems}
+        checks |= {QUANTILE: _quantile_problems, QUERY: _query_problems}
         yield from checks.get(kind, _selection_problems)(document)
     except KeyError as error:
         yield f"the key {str(error.args[0])!r} is missing"
@@ -188,7 +189,7 @@ def _count_problems(document: Record) -> Iterator[str]:
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
     answers = [*document["answers"], *document["unanswered"]]
-    yield from _cost_problems(document, [Fraction(answer["spent"]) for answer in answers])
+    yield from _answers_problems(document, _dearest(answers, document["max_groups_per_user"]))
 
 
 def _quantile_problems(document: Record) -> Iterator[str]:
@@ -198,23 +199,44 @@ def _quantile_problems(document: Record) -> Iterator[str]:
     (docs/quantiles.md, What it costs). Every answer states what its group cost.
     """
     yield from _source_problems(document)
-    costs = [Fraction(cost) for cost in document["public"]["group_costs"]]
+    costs = [{"spent": cost} for cost in document["public"]["group_costs"]]
     answers = [*document["answers"], *document["unanswered"], *document["histogram"]]
-    if not {Fraction(answer["spent"]) for answer in answers} <= set(costs):
+    if not {answer["spent"] for answer in answers} <= {cost["spent"] for cost in costs}:
         yield "an answer states another cost than its group has"
-    yield from _cost_problems(document, costs)
+    yield from _answers_problems(document, _dearest(costs, document["max_groups_per_user"]))
 
 
-def _cost_problems(document: Record, listed: list[Fraction]) -> Iterator[str]:
-    """Yield how the charge differs from what groups of these costs are charged."""
+def _query_problems(document: Record) -> Iterator[str]:
+    """Yield how the charge of a query differs from what its parts cost.
+
+    The charge is the sum over the parts, each with its m largest group costs and its share for
+    what the caps removed, and of the shares for caps and groups (docs/query.md, What it costs).
+    """
+    yield from _source_problems(document)
+    needed, most = Fraction(0), document["max_groups_per_user"]
+    for part in document["parts"]:
+        cost = _dearest([*part["answers"], *part["unanswered"]], most)
+        cost += Fraction(part["share_of_dropped"])
+        stated = Fraction(part["spent"])
+        if not cost * (1 - _ROUNDING) <= stated <= cost * (1 + _ROUNDING):
+            yield f"the charge of {part['of']} is not that of its answers"
+        needed += cost
+    yield from _answers_problems(document, needed)
+
+
+def _dearest(answers: Sequence[Record], most: int | None) -> Fraction:
+    """Return the sum of the m largest group costs."""
+    costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
+    return sum(costs if most is None else costs[:most], Fraction(0))
+
+
+def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
+    """Yield how the charge differs from what the answers cost, with the shares of the total."""
     (unit,), public = document["spent"], document["public"]
     charges = Charges.from_dict(document["charges"])
     price = _charge(charges, document["index"])
     if price.as_dict() != document["charged"]:
         yield "the charge is not the price of the outcome"
-    costs = sorted(listed, reverse=True)
-    most = document["max_groups_per_user"]
-    needed = sum(costs if most is None else costs[:most], Fraction(0))
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
     spent, total = Fraction(document["spent"][unit]), Fraction(public["total"])
     if Fraction(document["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING):
@@ -406,7 +428,7 @@ def _claims(document: Record) -> list[_Claim]:
 
 def _claim(record: Record) -> _Claim:
     """Return what the certificate of one request claims."""
-    stated, entry = record["kind"] in (COUNT, FACTS, QUANTILE), record["ledger"]
+    stated, entry = record["kind"] in (COUNT, QUANTILE, QUERY, FACTS), record["ledger"]
     charges = Charges.from_dict(record["charges"]) if stated else charges_of_grid(record["grid"])
     source = entry.get("source") if isinstance(entry, Mapping) else None
     records = (record, {**record, "value": None})  # JSON may not hold the value

@@ -17,13 +17,22 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import COUNT, FACTS, QUANTILE, TUNING, Record
-from expost.certificates.meaning import person_words
+from expost.certificates.document import (
+    COUNT,
+    FACTS,
+    QUANTILE,
+    QUERY,
+    TUNING,
+    Record,
+    person_words,
+)
+from expost.certificates.query_words import part_words, rows_words
 from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
-TITLES |= {FACTS: "Certificate of facts about a table", QUANTILE: "Certificate of quantiles"}
+TITLES |= {FACTS: "Certificate of facts about a table", QUERY: "Certificate of a query"}
+TITLES |= {QUANTILE: "Certificate of quantiles"}
 METHODS = {
     "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
     "first model whose noisy score passes",
@@ -72,7 +81,7 @@ def certificate_words(document: Record, *, verbose: bool = False) -> list[Row]:
     list of Row
         Names and lines of text, without line breaks and control characters.
     """
-    kinds = {COUNT: _count, FACTS: _facts, TUNING: _tuning, QUANTILE: _count}
+    kinds = {COUNT: _count, QUERY: _query, FACTS: _facts, TUNING: _tuning, QUANTILE: _count}
     rows = kinds.get(document.get("kind", ""), _selection)
     said = []
     for name, make in rows(document, verbose).items():
@@ -141,6 +150,16 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
             if verbose
             else {}
         ),
+    }
+
+
+def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
+    """The rows of a query in SQL: those of a count, for all aggregates together."""
+    return _count(document, verbose) | {
+        "question": lambda: document["query"]["sql"],
+        "answers": lambda: rows_words(document["rows"]),
+        "parts": lambda: [part_words(part, *document["spent"]) for part in document["parts"]],
+        "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
     }
 
 
@@ -294,7 +313,7 @@ def method_of(selector: Record) -> str:
 
 def method_words(document: Record) -> list[str]:
     """Return how a release was found: a line per kind of request that was made."""
-    if document.get("kind") == COUNT:
+    if document.get("kind") in (COUNT, QUERY):
         law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
         noise = law.get(document["public"].get("noise", ""), "discrete")
         return [f"{noise} noise of each group is reduced step by step; the last step is paid"]

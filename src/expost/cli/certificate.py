@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from expost.budget.signing import SigningKey, document_text, load_document
-from expost.certificates.document import read_certificate
+from expost.budget.signing import SigningKey, load_document
+from expost.certificates.document import document_text, read_certificate
 from expost.certificates.verify import run_checks, verdict_of
 from expost.certificates.words import certificate_words, title_of
 from expost.cli.output import FAILURE, Json, notes, show, visible

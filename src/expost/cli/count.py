@@ -23,7 +23,7 @@ from expost.analytics import query
 from expost.analytics.answer_charts import draw_answers
 from expost.analytics.answer_files import check_out, csv_cells, write_document
 from expost.analytics.count_result import CountResult, table_of_answers
-from expost.analytics.learned_facts import facts_delta
+from expost.analytics.learned_facts import facts_delta, fill_stated_facts
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
@@ -147,6 +147,10 @@ def count_command(
             help="Buy the bounds or the groups that are not given for this ε, a part of --epsilon."
         ),
     ] = None,
+    facts: Annotated[
+        Path | None,
+        typer.Option(help="File of facts: bounds, groups and caps that are not given."),
+    ] = None,
     verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
@@ -155,8 +159,10 @@ def count_command(
     if plot is not None:
         plots.check_path(plot)
     check_out(out)
-    check_certificate_file(certificate)
+    check_certificate(certificate)
     request = request_of_options(options, sum_column, mean_column)
+    if facts is not None:
+        fill_stated_facts(request, facts)
     if request["kind"] != "count" and "bounds" not in request and learn_facts is None:
         raise InvalidInput(
             "bounds",
@@ -225,7 +231,9 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
     lacks.append("by" in request and "keys" not in request and "private_keys" not in request)
     if bought is not None and any(lacks):
         delta = facts_delta(request.get("delta"))
-        facts = facts_plan(bought, delta, sum(lacks))
+        by = request.get("by", ())
+        columns = lacks[0] + lacks[1] * (1 if isinstance(by, str) else len(by))
+        facts = facts_plan(bought, delta, columns)
         show({"facts": facts}, as_json=as_json, render=partial(show_plan, planned=facts))
         return
     groups = len(request["keys"]) if "keys" in request else None
@@ -240,7 +248,7 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def check_certificate_file(path: Path | None) -> None:
+def check_certificate(path: Path | None) -> None:
     """Refuse a certificate that could not be written later."""
     if path is None:
         return
@@ -387,7 +395,7 @@ def split_bounds(arguments: list[str]) -> list[str]:
 
 
 def parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
-    """Return a cap as a number or as one of some words."""
+    """A cap as a number or as one of some words."""
     if text is None or text in words:
         return text
     try:

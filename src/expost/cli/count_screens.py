@@ -16,7 +16,7 @@ from expost.analytics import count_plan as plans
 from expost.analytics.answer_files import number_text
 from expost.analytics.count_result import CountResult, table_of_answers, title_words
 from expost.analytics.refinement import Answer
-from expost.certificates.meaning import person_words
+from expost.certificates.document import person_words
 from expost.cli.output import shown_up, visible
 from expost.privacy.charges import ShareCharges
 from expost.rationals import charge_text

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from expost import plots
-from expost.certificates.meaning import person_words
+from expost.certificates.document import person_words
 from expost.cli.output import Json, Verbose, notes, show, shown_up, visible
 from expost.errors import InvalidInput
 from expost.facts.describe import (

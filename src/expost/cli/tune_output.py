@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.certificates.meaning import person_words
+from expost.certificates.document import person_words
 from expost.certificates.words import (
     bounds_words,
     charge_words,

@@ -16,12 +16,12 @@ from typing import Any
 from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput, InvalidRelease
+from expost.facts.facts_file import StatedFacts, job_toml
 from expost.facts.mechanism import (
     CATEGORY,
     DAY,
     IDENTIFIER,
     NUMBER,
-    TEXT,
     WHOLE_NUMBER,
     YES_NO,
     ColumnFacts,
@@ -118,30 +118,31 @@ class Facts(Mapping[str, ColumnFacts]):
                 return rows
         return None
 
-    def data_settings(self, target: str | None = None) -> dict[str, Any]:
-        """Return the facts as the ``[data]`` table of a tuning job.
+    def stated(self) -> StatedFacts:
+        """Return the facts in plain types, as a file states them."""
+        head = {
+            "rows": round(self.rows),
+            "user": self.user,
+            "max_rows_per_user": self.max_rows_per_user,
+            "source": self.source,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
+        return StatedFacts({name: self._statement(column) for name, column in self.items()}, head)
 
-        Columns that cannot be features (identifiers, categories of which no name was found) are
-        left out of ``features``, which is there only if a target is named.
-        """
-        settings: dict[str, Any] = {}
-        features = []
-        for name, column in self.items():
-            if name == target:
-                settings |= _target_settings(column)
-                continue
-            key, value = _setting(column)
-            if key is None:
-                continue
-            features.append(name)
-            if key in ("booleans", "texts"):
-                settings.setdefault(key, []).append(name)
-            else:
-                settings.setdefault(key, {})[name] = value
-            fill = self._fill(column)
-            if fill is not None:
-                settings.setdefault("missing", {})[name] = fill
-        return settings if target is None else {"target": target, "features": features} | settings
+    def _statement(self, column: ColumnFacts) -> dict[str, Any]:
+        """Return the facts of one column in plain types."""
+        facts: dict[str, Any] = {"kind": column.kind}
+        if column.bounds is not None:
+            facts["bounds"] = [_shown(column, end) for end in column.bounds]
+        if column.kind in (CATEGORY, YES_NO):
+            facts["categories"] = column.names
+        fill = self._fill(column)
+        return facts if fill is None else facts | {"missing": fill}
+
+    def data_settings(self, target: str | None = None) -> dict[str, Any]:
+        """Return the facts as the ``[data]`` table of a tuning job."""
+        return self.stated().data_settings(target)
 
     def _fill(self, column: ColumnFacts) -> Any:
         """Return what stands for an empty cell: an indicator if there are many, else the median."""
@@ -155,33 +156,23 @@ class Facts(Mapping[str, ColumnFacts]):
         return _shown(column, column.range.median)
 
     def to_toml(self, target: str | None = None) -> str:
-        """Return the facts as TOML, ready for a tuning job: its ``[data]`` table.
+        """Return the facts as TOML.
 
         Parameters
         ----------
         target : str, optional
-            The column to predict: its categories become ``classes``.
+            The column to predict. Then the facts are the ``[data]`` table of a tuning job, with its
+            categories as ``classes``; otherwise a file that ``--facts`` reads.
 
         Returns
         -------
         str
-            TOML with a comment per fact that a job does not need.
+            The text of the file.
         """
-        lines = [
-            f"# Facts learned with epsilon = {self.epsilon:g}, delta = {self.delta:g}; about "
-            f'{self.rows:.0f} rows. Values outside bounds are clipped; other names are "other".',
-            "[data]",
-        ]
-        for key, value in self.data_settings(target).items():
-            if isinstance(value, Mapping):
-                lines += [
-                    f"{key}.{_quoted(name)} = {_toml(entry)}" for name, entry in value.items()
-                ]
-            else:
-                lines.append(f"{key} = {_toml(value)}")
-        unused = [name for name, column in self.items() if _setting(column)[0] is None]
-        lines += [f"# {_quoted(name)}: {self[name].kind}, not used" for name in unused]
-        return "\n".join(lines) + "\n"
+        if target is None:
+            return self.stated().to_toml()
+        about = f"{self.epsilon:g}, delta = {self.delta:g}; about {self.rows:.0f} rows"
+        return job_toml(self.data_settings(target), f"Facts learned with epsilon = {about}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return all facts in JSON types."""
@@ -194,11 +185,40 @@ class Facts(Mapping[str, ColumnFacts]):
             else {str(rows): persons for rows, persons in self.rows_per_person.items()},
             "max_rows_per_user": self.max_rows_per_user,
             "quantiles": list(self.quantiles),
-            "columns": {name: _document(column) for name, column in self.items()},
+            "columns": {name: self._document(column) for name, column in self.items()},
             "epsilon": self.epsilon,
             "delta": self.delta,
             "simulated": self.simulated,
         }
+
+    def _document(self, column: ColumnFacts) -> dict[str, Any]:
+        """Return the facts of one column in JSON types."""
+        facts: dict[str, Any] = {
+            "kind": column.kind,
+            "gaps": column.gaps,
+            "gaps_deviation": column.gaps_deviation,
+            "deviation": column.deviation,
+            "cost": column.cost,
+        }
+        fill = self._fill(column)
+        facts |= {} if fill is None else {"missing": fill}
+        if column.range is not None and column.bounds is not None:
+            facts |= {
+                "bounds": [_shown(column, end) for end in column.bounds],
+                "median": _shown(column, column.range.median),
+                "outside": column.range.outside,
+                "logarithm": column.logarithm,
+                "histogram": {
+                    "edges": list(column.range.edges),
+                    "counts": list(column.range.counts),
+                    "deviation": column.range.deviation,
+                },
+            }
+        if column.kind in (CATEGORY, YES_NO) and column.range is None:
+            facts["categories"] = [
+                {"name": name, "rows": rows} for name, rows in column.categories.items()
+            ]
+        return facts
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate: request, source, facts, mechanism, charge and theorem."""
@@ -250,31 +270,6 @@ class Facts(Mapping[str, ColumnFacts]):
         return html_summary("Facts about the table", summary, listed)
 
 
-def _target_settings(column: ColumnFacts) -> dict[str, Any]:
-    """Return the facts of the column to predict."""
-    if column.kind in (NUMBER, WHOLE_NUMBER):
-        assert column.bounds is not None
-        return {"target_bounds": [_shown(column, end) for end in column.bounds]}
-    if column.kind == YES_NO and not column.categories:
-        return {"classes": ["0", "1"]}
-    return {"classes": sorted(column.categories)} if len(column.categories) > 1 else {}
-
-
-def _setting(column: ColumnFacts) -> tuple[str | None, Any]:
-    """Return the key of ``[data]`` that states the facts of a feature, and their value."""
-    if column.kind == YES_NO:
-        return "booleans", None
-    if column.kind in (NUMBER, WHOLE_NUMBER):
-        assert column.bounds is not None
-        return "feature_bounds", [_shown(column, end) for end in column.bounds]
-    if column.kind == DAY:
-        assert column.bounds is not None
-        return "dates", [_shown(column, end) for end in column.bounds]
-    if column.kind == CATEGORY and column.categories:
-        return "categories", list(column.categories)
-    return ("texts", None) if column.kind == TEXT else (None, None)
-
-
 def _shown(column: ColumnFacts, value: float) -> Any:
     """Return a bound as the column writes it: a whole number, a date, or four digits."""
     if column.kind == DAY:
@@ -283,34 +278,6 @@ def _shown(column: ColumnFacts, value: float) -> Any:
     if column.kind in (WHOLE_NUMBER, YES_NO, IDENTIFIER) and abs(value) < 2.0**53:
         return int(value)
     return float(f"{value:.6g}")
-
-
-def _document(column: ColumnFacts) -> dict[str, Any]:
-    """Return the facts of one column in JSON types."""
-    facts: dict[str, Any] = {
-        "kind": column.kind,
-        "gaps": column.gaps,
-        "gaps_deviation": column.gaps_deviation,
-        "deviation": column.deviation,
-        "cost": column.cost,
-    }
-    if column.range is not None and column.bounds is not None:
-        facts |= {
-            "bounds": [_shown(column, end) for end in column.bounds],
-            "median": _shown(column, column.range.median),
-            "outside": column.range.outside,
-            "logarithm": column.logarithm,
-            "histogram": {
-                "edges": list(column.range.edges),
-                "counts": list(column.range.counts),
-                "deviation": column.range.deviation,
-            },
-        }
-    if column.kind in (CATEGORY, YES_NO) and column.range is None:
-        facts["categories"] = [
-            {"name": name, "rows": rows} for name, rows in column.categories.items()
-        ]
-    return facts
 
 
 def words_of(column: ColumnFacts, rows: float) -> str:
@@ -323,18 +290,6 @@ def words_of(column: ColumnFacts, rows: float) -> str:
         more = len(shares) - _LISTED
         return ", ".join([*shares[:_LISTED], *([f"{more} more"] if more > 0 else []), "other"])
     return ""
-
-
-def _quoted(name: str) -> str:
-    """Return a text as a TOML string."""
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml(value: Any) -> str:
-    """Return a value of a setting as TOML."""
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def facts_charges(price: Price, neighbours: str = ADD_REMOVE) -> Charges:

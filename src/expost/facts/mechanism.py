@@ -54,9 +54,9 @@ CATEGORY, TEXT, IDENTIFIER = "category", "text", "identifier"
 KINDS = (NUMBER, WHOLE_NUMBER, DAY, YES_NO, CATEGORY, TEXT, IDENTIFIER)
 """What a column may be."""
 _DELTA_NAMES = 0.5  # of δ is for names that one person has alone
-_KIND_SHARE = 0.06  # of the precision is for the kinds of all columns
+_KIND_SHARE = 0.05  # of the precision is for the kinds of all columns
 _PERSON_SHARE = 0.02  # and for rows per person, where there is a user column
-_NUMBER_WEIGHT = 2.0  # a column of numbers gets so many times what a column of names gets
+_NUMBER_WEIGHT = 2.3  # a column of numbers gets so many times what a column of names gets
 _NAME_LOOKS = (1 / 8, 1 / 3, 1.0)  # of the precision of a column, after each look
 _DISTINCT_SHARE = 0.02  # of what is left, at most, is for whether all cells differ
 LOOKS = len(_NAME_LOOKS) + 1  # and one with what other columns left

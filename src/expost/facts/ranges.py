@@ -9,9 +9,8 @@ decided by what was released before, and by nothing else:
 2. *Tails.* From the outer quartiles outwards, intervals whose lengths are multiples of the distance
    between the quartile and the median, then powers of two. Where quartile and median are equal
    (most values are 0, say), powers of two from there.
-3. *Bounds.* Two looks at the points beyond which the wanted share of the cells seems to be. All
-   looks at a tail together are explained by shapes T·(1 − v/R)^k of what is beyond a distance v;
-   the bound is the median of where these shapes put the wanted share.
+3. *Bounds.* Four looks at the points beyond which the wanted share of the cells seems to be, by all
+   looks before (:mod:`expost.facts.tails`). The bound is where it seems to be after the last one.
 
 The wanted share is the quantile that was asked for and a margin of noise: what noise hides cannot
 be bounded. Everything but the looks is post-processing.
@@ -27,23 +26,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from expost.arrays import Floats
+from expost.facts.tails import Tail
 
 Look = Callable[[Floats, float], tuple[Floats, float]]
 """A noisy look at disjoint counts with a precision 1/σ²: what is released, and the true σ."""
 
-SHARES = {"quartiles": 0.15, "middle": 0.15, "tails": 0.2, "bounds": 0.46, "histogram": 0.04}
+SHARES = {"quartiles": 0.15, "middle": 0.12, "tails": 0.2, "bounds": 0.51, "histogram": 0.02}
 """How the precision of a column is divided."""
 _QUARTILES = (0.25, 0.5, 0.75)
 _PER_OCTAVE = 32
 _INSIDE = 4  # further bisections between two public points
-_NEAR = (1.0, 1.5, 2.0)  # ends of intervals of a tail, in distances between quartile and median
-_OCTAVES = 44
-_POWERS = (1.0, 1.5, 2.0, 3.0, 5.0, 9.0)  # of the shapes that a tail may have
-_MISFIT = 0.08  # relative error of every shape
-_ATOM_SURPRISE = 0.3  # e-folds by which a tail is less common that is twice as long
-_SURPRISE = 0.7  # the same for one that is twice as long or as short as usual
-_MARGIN = 1.4  # standard deviations above the wanted quantile
-_FIRST = 0.4  # of the precision of the bounds goes to the first of two looks
+_LOOKS = 4  # at the bounds
+_MARGIN = 1.8  # standard deviations above the wanted quantile
 _CELLS = 8  # of the histogram
 _HALF = [
     math.ldexp(1 + step / _PER_OCTAVE, power)
@@ -87,79 +81,6 @@ class Range:
     deviation: float = 0.0
 
 
-@dataclass
-class _Tail:
-    """One end of a column, by the distance from an outer quartile outwards.
-
-    ``looks`` holds what was released: from and up to a distance, the count, and its precision.
-    """
-
-    sign: int
-    anchor: float
-    spread: float
-    unit: float
-    whole: bool
-    position: float = 0.0
-    looks: list[tuple[float, float, float, float]] = field(default_factory=list)
-
-    @property
-    def atom(self) -> bool:
-        """Whether the quartile and the median are the same point."""
-        return self.spread < self.unit
-
-    def point(self, distance: float) -> float:
-        """Return the number at a distance."""
-        return self.anchor + self.sign * distance
-
-    def distances(self) -> list[float]:
-        """Return where the intervals of the tail begin."""
-        steps = [2.0**power for power in range(_OCTAVES)]
-        ends = [self.unit * step for step in steps]
-        if not self.atom:
-            ends = [self.spread * step for step in (*_NEAR, *steps[2:])]
-        if self.whole:
-            ends = [float(math.floor(end)) for end in ends]
-        return [0.0, *sorted({end for end in ends if end > 0})]
-
-    def note(self, begin: float, end: float, count: float, precision: float) -> None:
-        """Note a released count."""
-        self.looks.append((begin, end, count, precision))
-
-    def move(self, target: float) -> None:
-        """Move to where ``target`` cells seem to be beyond: the median of a posterior.
-
-        The tail is taken as T·(1 − v/R)^k beyond the distance v. Each R and k is weighted by its
-        likelihood with the best T, and by how common it is.
-        """
-        begins, ends, counts, precisions = (
-            np.array(part) for part in zip(*self.looks, strict=True)
-        )
-        precisions = 1 / (1 / precisions + (_MISFIT * counts) ** 2)  # no tail has such a shape
-        scale = self.unit if self.atom else self.spread
-        reach = scale * 2.0 ** np.arange(-1.0 if not self.atom else 0.0, _OCTAVES, 0.25)
-        lengths, powers = (part.ravel() for part in np.meshgrid(reach, _POWERS, indexing="ij"))
-
-        def beyond(distance: Floats) -> Floats:
-            left = np.maximum(0.0, 1.0 - distance[None, :] / lengths[:, None])
-            return np.asarray(left ** powers[:, None])
-
-        shape = beyond(begins) - beyond(ends)
-        weighted = shape * precisions
-        total = np.maximum(weighted @ counts, 0.0) / np.maximum(
-            (weighted * shape).sum(axis=1), 1e-300
-        )
-        errors = counts - total[:, None] * shape
-        score = -0.5 * (errors**2 * precisions).sum(axis=1)
-        octaves = np.log2(lengths / scale / (1 + powers))
-        score -= _ATOM_SURPRISE * octaves if self.atom else _SURPRISE * np.abs(octaves)
-        with np.errstate(divide="ignore"):
-            share = np.minimum(1.0, target / np.maximum(total, 1e-300)) ** (1 / powers)
-        crossing = lengths * (1.0 - share)
-        order = np.argsort(crossing, kind="stable")
-        weight = np.cumsum(np.exp(score - score.max())[order])
-        self.position = float(crossing[order][np.searchsorted(weight, weight[-1] / 2)])
-
-
 def find_range(
     numbers: DistinctNumbers,
     look: Look,
@@ -177,19 +98,18 @@ def find_range(
     low, median, high, unit = _quartiles(numbers, look, precision, cells, whole)
     part = {name: share * precision for name, share in SHARES.items()}
     tails = [
-        _Tail(sign, anchor, abs(anchor - median), unit, whole)
+        Tail(sign, anchor, abs(anchor - median), unit, whole)
         for sign, anchor in ((-1, low), (1, high))
     ]
     margin = _MARGIN / math.sqrt(part["bounds"])
     targets = [quantiles[0] * cells + margin, (1 - quantiles[1]) * cells + margin]
-    _look_beyond(numbers, look, tails, part["middle"])
+    _look_beyond(numbers, look, tails, [0.0, 0.0], part["middle"])
     _look_at_intervals(numbers, look, tails, part["tails"])
-    for share in (_FIRST, 1 - _FIRST, 0.0):
-        for tail, target in zip(tails, targets, strict=True):
-            tail.move(target)
-        if share:
-            _look_beyond(numbers, look, tails, share * part["bounds"])
-    ends = [tail.point(tail.position) for tail in tails]
+    for number in range(_LOOKS + 1):
+        distances = [tail.crossing(wanted) for tail, wanted in zip(tails, targets, strict=True)]
+        if number < _LOOKS:
+            _look_beyond(numbers, look, tails, distances, part["bounds"] / _LOOKS)
+    ends = [tail.point(distance) for tail, distance in zip(tails, distances, strict=True)]
     bounds = _usable(*ends, positive=low > 0, unit=unit, whole=whole)
     return _with_histogram(
         numbers, look, part["histogram"], bounds, median, max(targets) / cells, whole
@@ -239,17 +159,21 @@ def _middle(low: float, high: float, whole: bool) -> float:
 
 
 def _look_beyond(
-    numbers: DistinctNumbers, look: Look, tails: list[_Tail], precision: float
+    numbers: DistinctNumbers,
+    look: Look,
+    tails: list[Tail],
+    distances: list[float],
+    precision: float,
 ) -> None:
-    """Look at how many cells are beyond the positions of both tails."""
-    cuts = [tail.point(tail.position) for tail in tails]
+    """Look at how many cells are beyond a distance in both tails."""
+    cuts = [tail.point(distance) for tail, distance in zip(tails, distances, strict=True)]
     counts, deviation = look(numbers.cut([cuts[0]], [cuts[1]]), precision)
-    for tail, count in zip(tails, (counts[0], counts[2]), strict=True):
-        tail.note(tail.position, math.inf, float(count), deviation**-2)
+    for tail, distance, count in zip(tails, distances, (counts[0], counts[2]), strict=True):
+        tail.note(distance, math.inf, float(count), deviation**-2)
 
 
 def _look_at_intervals(
-    numbers: DistinctNumbers, look: Look, tails: list[_Tail], precision: float
+    numbers: DistinctNumbers, look: Look, tails: list[Tail], precision: float
 ) -> None:
     """Look at the intervals of both tails, from the quartiles outwards."""
     distances = [tail.distances() for tail in tails]

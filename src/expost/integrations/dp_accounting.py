@@ -12,8 +12,8 @@ from math import isfinite
 from typing import Any
 
 from expost.errors import MissingExtra
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import RenyiDP
+from expost.privacy.profiles import DEFAULT_ORDERS
 
 __all__ = ["dpsgd_guarantee", "event_guarantee"]
 

@@ -38,10 +38,9 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.conversions import DEFAULT_ORDERS, INTEGER_ORDERS
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, RenyiDP
 from expost.privacy.loss_distribution import covers, least_noise
-from expost.privacy.profiles import gaussian_mu, training_profile
+from expost.privacy.profiles import DEFAULT_ORDERS, INTEGER_ORDERS, gaussian_mu, training_profile
 
 LOSS_DISTRIBUTION, RENYI = "loss-distribution", "renyi"
 """The accountants of :func:`calibrate_noise`."""

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 
 from expost.errors import InvalidGuarantee
 from expost.privacy import profiles
-from expost.privacy.conversions import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
+from expost.privacy.profiles import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
 from expost.rationals import (
     Number,
     apply_up,

@@ -33,10 +33,9 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.html_tables import HtmlTable, Loss, html_summary
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve, gaussian_for
 from expost.privacy.guarantees import Guarantee, RenyiDP
-from expost.privacy.profiles import GaussianProfile
+from expost.privacy.profiles import DEFAULT_ORDERS, GaussianProfile
 from expost.rationals import count_of, exact_positive
 from expost.selection.attempt_planner import GoalPlan, plan_goal
 from expost.selection.attempts import Ladder

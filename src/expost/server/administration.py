@@ -17,6 +17,12 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, attempts, requests
+from expost.server.jobs.buy_facts import (
+    filled_from_file,
+    with_bought_facts,
+    with_stand_ins,
+    without_stand_ins,
+)
 from expost.server.jobs.datasets import Datasets, check_dataset
 from expost.server.jobs.ledgers import Ledgers, make_budget
 from expost.server.jobs.prices import check_budget
@@ -36,8 +42,12 @@ class Administration:
 
     @action
     def register(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Register a data set; its budget must exist and be able to pay for questions."""
-        document = self.preview(person, facts)
+        """Register a data set; its budget must exist and be able to pay for questions.
+
+        It also pays for facts that are bought.
+        """
+        self._datasets.check_name(str(facts.get("name")))
+        document = self.preview(person, self._bought(person, facts))
         self._datasets.add(document, person.name)
         return document
 
@@ -45,18 +55,29 @@ class Administration:
     def preview(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts of a data set as they would be registered, with its columns."""
         self._ledgers.check(str(facts.get("budget")))
-        document = check_dataset(facts)
+        filled = filled_from_file(facts)
+        document = check_dataset(with_stand_ins(filled))
         check_budget(document, self._ledgers.ledger.standing(document["budget"]).filter.budget)
-        return document
+        return without_stand_ins(document, filled)
 
     @action
     def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Change the facts of a data set; its name, kind and budget stay."""
         present = self._datasets.get(name)
         fixed = {key: present[key] for key in ("name", "kind", "budget")}
-        document = self.preview(person, dict(facts) | fixed | {"version": present["version"] + 1})
+        fixed |= {"bought": present["bought"]} if "bought" in present else {}
+        facts = self._bought(person, dict(facts) | fixed)
+        document = self.preview(person, facts | {"version": present["version"] + 1})
         self._datasets.change(document, person.name)
         return document
+
+    def _bought(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a data set with those that are to be bought; refused before."""
+        filled = filled_from_file(facts)
+        if filled.get("learn_facts") is None:
+            return filled
+        self.preview(person, filled)
+        return with_bought_facts(filled, self._ledgers.ledger, person.name)
 
     @action
     def retire(self, person: Person, name: str) -> dict[str, Any]:

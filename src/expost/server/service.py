@@ -17,11 +17,12 @@ from functools import lru_cache
 from typing import Any
 
 from expost.analytics.pricing import CountPrice
-from expost.budget.ledger_rows import canonical, check_memo
+from expost.budget.ledger_rows import check_memo
 from expost.budget.limits import Budget
 from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
+from expost.files import canonical
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs

@@ -47,10 +47,9 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput, deprecated
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
-from expost.privacy.profiles import Profile, training_profile
+from expost.privacy.profiles import DEFAULT_ORDERS, Profile, training_profile
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.training.exact_noise import rounding_slack
 

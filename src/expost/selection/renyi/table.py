@@ -34,9 +34,8 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
-from expost.privacy.profiles import Profile, profile_epsilon
+from expost.privacy.profiles import DEFAULT_ORDERS, Profile, profile_epsilon
 from expost.rationals import Number, exact, pad_up
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_law import ChargeKind, log_keep_probability

@@ -124,7 +124,7 @@ class Dataset(Body):
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = None
     user: Word | None = None
     groups: dict[Word, Annotated[list[Word], Field(max_length=100_000)] | None] = {}
-    values: dict[Word, Annotated[list[Finite], Field(min_length=2, max_length=2)]] = {}
+    values: dict[Word, Annotated[list[Finite], Field(min_length=2, max_length=2)] | None] = {}
     filters: Annotated[list[Word], Field(max_length=200)] = []
     max_groups_per_user: Count | None = None
     max_rows_per_user: Count | None = None
@@ -132,6 +132,8 @@ class Dataset(Body):
     delta: Share | None = None
     largest_epsilon: Positive | None = None
     data: Annotated[dict[Word, Any], Field(max_length=30), AfterValidator(_plain)] = {}
+    facts: Annotated[dict[Word, Any], AfterValidator(_plain)] | None = None
+    learn_facts: Positive | None = None
 
 
 class NewBudget(Body):

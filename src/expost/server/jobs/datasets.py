@@ -67,6 +67,11 @@ class Datasets:
         earlier: dict[str, Any] = json.loads(before["document"])
         return earlier
 
+    def check_name(self, name: str) -> None:
+        """Refuse a name that another data set has."""
+        if self._store.row(sql.select(datasets.c.name).where(datasets.c.name == name)) is not None:
+            raise Conflict("there is a data set with this name already", "name", "another name")
+
     def change(self, document: Mapping[str, Any], by: str) -> None:
         """Replace the facts of a data set; what was asked before keeps the facts of its time."""
         name, version = document["name"], document["version"]
@@ -85,7 +90,7 @@ class Datasets:
             connection.execute(
                 datasets.update().where(datasets.c.name == name).values(document=text)
             )
-            audit_log.record(connection, by, "change data set", public_facts(document))
+            audit_log.record(connection, by, "change data set", _recorded(document))
 
         self._store.write(work)
 
@@ -104,7 +109,7 @@ class Datasets:
                     retired=False,
                 )
             )
-            audit_log.record(connection, by, "register data set", public_facts(document))
+            audit_log.record(connection, by, "register data set", _recorded(document))
 
         self._store.write(work)
 
@@ -129,6 +134,12 @@ def public_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in _HIDDEN}
 
 
+def _recorded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the public facts for the log; of facts that were bought it has the charge."""
+    shown = public_facts(document)
+    return shown | ({"bought": shown["bought"]["charged"]} if "bought" in shown else {})
+
+
 def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a data set, checked against its header; no row is read."""
     name = check_name(str(facts["name"]))
@@ -142,6 +153,7 @@ def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
         "description": str(facts.get("description") or ""),
         "budget": check_name(str(facts["budget"]), "budget"),
         "source": facts.get("source"),
+        **({"bought": facts["bought"]} if "bought" in facts else {}),
     }
     if kind == ROWS:
         return document | _rows_facts(facts)

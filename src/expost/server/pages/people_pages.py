@@ -196,13 +196,14 @@ def _facts(form: Any) -> dict[str, Any]:
     """The facts that the form states."""
     names = ("name", "kind", "description", "budget", "source", "table", "delimiter", "user")
     values = {
-        column: reals({"values": ", ".join(bounds or [])}, "values")
+        column: None if bounds is None else reals({"values": ", ".join(bounds)}, "values")
         for column, bounds in lines(form, "values").items()
     }
     try:
         data = tomllib.loads(text(form, "data"))
+        stated = tomllib.loads(text(form, "facts"))
     except tomllib.TOMLDecodeError:
-        raise InvalidInput("data", "this text", "give lines as in the [data] table") from None
+        raise InvalidInput("data, facts", "this text", "give TOML, as the examples show") from None
     facts: dict[str, Any] = {name: text(form, name) for name in names}
     facts |= {"groups": blocks(form, "groups"), "values": values}
     facts |= {"filters": split_field(form, "filters"), "data": data}
@@ -210,8 +211,8 @@ def _facts(form: Any) -> dict[str, Any]:
         name: whole_field(form, name)
         for name in ("max_groups_per_user", "max_rows_per_user", "typical_group")
     }
-    facts |= {name: real(form, name) for name in ("delta", "largest_epsilon")}
-    return facts
+    facts |= {name: real(form, name) for name in ("delta", "largest_epsilon", "learn_facts")}
+    return facts | ({"facts": stated} if stated else {})
 
 
 @router.post("/datasets/{name}/retire")

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
-from expost.certificates.meaning import certainty_text
+from expost.certificates.document import certainty_text
 from expost.server.api.access import check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
 from expost.server.people.accounts import Person

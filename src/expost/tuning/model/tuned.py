@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from expost.budget.signing import document_text
-from expost.certificates.document import composed, tuning_document, worst_in_turn
+from expost.certificates.document import composed, document_text, tuning_document, worst_in_turn
 from expost.certificates.words import advice_words, certificate_words, title_of
 from expost.features import Features
 from expost.html_tables import html_summary

@@ -58,6 +58,7 @@ from expost.tuning.request.tune_request import (
     MAX_EPSILON,
     check_keywords,
     default_holdout,
+    facts_filled,
     keys_of,
     tables_of,
     usual_training,
@@ -99,7 +100,7 @@ def job_with_defaults(
 ) -> dict[str, dict[str, Any]]:
     """Return the tables of a job: what is given, and defaults for the rest."""
     given = {name: value for name, value in given.items() if value is not None}
-    tables = tables_of(given)
+    tables = dict(facts_filled(tables_of(given)))
     if not any(name in given for name in GOALS):
         raise InvalidInput(
             "at_least",
@@ -107,7 +108,7 @@ def job_with_defaults(
             "say what the model must reach: at_least=0.8 (accuracy), at_most=… (an error), or "
             "maximize=True",
         )
-    regression = given.get("metric") in REGRESSION_METRICS or "target_bounds" in given
+    regression = given.get("metric") in REGRESSION_METRICS or "target_bounds" in tables["data"]
     regression = regression or given.get("model") == "linear"
     if path is not None:
         tables["data"]["path"] = str(path)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from expost.errors import InvalidInput
 from expost.execution.dispatch import EXECUTORS
+from expost.facts.facts_file import read_facts, with_facts
 from expost.files import read_small
 from expost.selection.attempt_planner import MOST_ATTEMPTS
 from expost.tables.database_rows import check_database
@@ -119,6 +120,12 @@ class TuneRequest:
     )
     missing: Mapping[str, Any] | None = _option(
         "data", kinds.FILLS, "What replaces a missing value, age=40, or age=indicator; repeatable."
+    )
+    facts: str | None = _option(
+        "data",
+        kinds.TEXT,
+        "File of facts (expost describe --out) for what is not stated. Features are the columns "
+        "that it lists.",
     )
     delimiter: str | None = _key(
         "data", kinds.DELIMITER, "Delimiter of a text file; else that of its header."
@@ -397,7 +404,8 @@ class TuneRequest:
     def _of(
         cls, tables: Mapping[str, Any], folder: Path, lines: Mapping[tuple[str, str], int]
     ) -> TuneRequest:
-        """Check the tables of a job, key by key."""
+        """Check the tables of a job, key by key; a file of facts fills in what is not stated."""
+        tables = facts_filled(tables, folder)
         values: dict[str, Any] = {}
         for table, keys in tables.items():
             where = _where(lines, table)
@@ -433,6 +441,14 @@ KEYS: dict[str, Key] = {
 _FIELDS = {(key.table, key.name or name): name for name, key in KEYS.items()}
 KEYWORDS = {name: key for name, key in KEYS.items() if key.keyword}
 """The settings that :func:`expost.tune` takes as keywords."""
+
+
+def facts_filled(tables: Mapping[str, Any], folder: Path = Path()) -> Mapping[str, Any]:
+    """Return the tables of a job with the facts of its file of facts instead of the file's name."""
+    data = tables.get("data")
+    if not isinstance(data, Mapping) or not isinstance(named := data.get("facts"), (str, Path)):
+        return tables
+    return {**tables, "data": with_facts(data, read_facts(folder / named))}
 
 
 def keys_of(table: str) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.checkpoint import NpzCodec
 from expost.mechanisms.protocol import FAILED
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import Guarantee, RenyiDP
+from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import (

@@ -47,9 +47,9 @@ from expost.privacy.guarantees import ADD_REMOVE, Guarantee, PureDP
 from expost.randomness.coins import discrete_laplace
 from expost.randomness.source import Randomness
 from expost.rationals import exact
+from expost.selection.above_threshold import PlannedPath, Tell
 from expost.selection.candidate import Candidate
 from expost.selection.held_out import GaussianCounts, HeldOut, useful_levels, useful_rhos
-from expost.selection.job_selectors import PlannedPath, Tell
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule

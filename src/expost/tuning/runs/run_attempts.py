@@ -33,10 +33,10 @@ from expost.execution.identity import fingerprint
 from expost.files import lock_file
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
+from expost.selection.above_threshold import PlannedAttempt
 from expost.selection.attempts import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
 from expost.selection.drop_law import log_keep_probability
-from expost.selection.job_selectors import PlannedAttempt
 from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.selection.selector import Selector

@@ -1,0 +1,264 @@
+"""What ``expost.query`` is asked, checked and split into shares before anything is charged.
+
+:class:`SqlRequest` is the one definition of the options. :func:`check_query` finds everything that
+can be wrong: clauses, columns, types, bounds, groups, the query in the engine's dialect, the noise
+levels of every part. It reads no private row. Tests: ``tests/analytics/test_sql_run.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Annotated, Any, TypedDict
+
+from expost.analytics import contribution
+from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount
+from expost.analytics.request import RequestSetting, check_request, typed_keys
+from expost.analytics.sql_parser import parse_question
+from expost.analytics.sql_question import (
+    PERSON,
+    VALUE,
+    CompiledQuestion,
+    SqlPart,
+    compile_question,
+)
+from expost.analytics.sql_released import marks_of
+from expost.budget.charging import LedgerOrPlace
+from expost.errors import InvalidInput
+from expost.randomness.source import Randomness
+from expost.tables.typed_columns import check_compiles
+
+_ASSUMED_ROWS = 4  # rows per person and group, for the shares, where they are chosen privately
+_FINER = 4  # a variance needs its two means this much finer
+_MOST_PARTS = 20
+
+
+class SqlRequest(TypedDict, total=False):
+    """How a SELECT is to be answered. A key that is absent or None has its default."""
+
+    source: Annotated[
+        Any,
+        RequestSetting(
+            "Where the tables are: a URL or a file; repeat it for several. A file is the table of "
+            "its name (orders.csv: orders), or NAME=FILE."
+        ),
+    ]
+    user: Annotated[str | None, RequestSetting("Column of the person in the private table.")]
+    public: Annotated[
+        Sequence[str], RequestSetting("A joined table that is public; repeat it for several.")
+    ]
+    epsilon: Annotated[float, RequestSetting("Total privacy budget ε.")]
+    delta: Annotated[float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.")]
+    within: Annotated[float | None, RequestSetting("Wanted relative error (default 0.1).")]
+    plus_minus: Annotated[float | None, RequestSetting("Wanted absolute error instead.")]
+    confidence: Annotated[float, RequestSetting("Coverage of the intervals (default 0.9).")]
+    bounds: Annotated[
+        Mapping[str, Any] | None,
+        RequestSetting("Public bounds of a column, COLUMN=LOW:HIGH; values are clipped to them."),
+    ]
+    keys: Annotated[
+        Any,
+        RequestSetting(
+            "File with the groups, one per line (CSV for several columns); NAME=FILE for one."
+        ),
+    ]
+    private_keys: Annotated[
+        bool, RequestSetting("Find the groups privately; costs a tenth, and half of δ.")
+    ]
+    max_groups_per_user: Annotated[
+        int | str | None,
+        RequestSetting("In how many groups a person counts: a number, none, or auto (default)."),
+    ]
+    max_rows_per_user: Annotated[
+        int | str | None,
+        RequestSetting("Rows of a person that count in one group: a number, or auto (default)."),
+    ]
+    one_row_per_user: Annotated[
+        bool, RequestSetting("Declare that the table has one row per person.")
+    ]
+
+
+class SqlOptions(SqlRequest, total=False):
+    """The keywords of :func:`query`."""
+
+    ledger: LedgerOrPlace
+    budget: str | None
+    analyst: str
+    memo: str
+    randomness: Randomness | None
+    simulation: bool
+
+
+@dataclass(frozen=True)
+class CheckedQuery:
+    """A question with its tables, the requests of its parts at their shares, and the total.
+
+    ``base`` is the request of the persons in the groups, with the whole total.
+    """
+
+    compiled: CompiledQuestion
+    base: CheckedCount
+    requests: tuple[CheckedCount, ...]
+    weights: tuple[Fraction, ...]
+    confidence: float
+    within: float | None
+    plus_minus: float | None
+
+    @property
+    def chooses_rows(self) -> bool:
+        """Whether the rows per person and group are chosen privately."""
+        return any(request.chooses_rows for request in self.requests)
+
+    def shares(self) -> dict[str, Fraction]:
+        """Return what the caps and the groups cost."""
+        base = self.base
+        return {
+            "max_groups_per_user": base.cost_of_cap(),
+            "max_rows_per_user": base.total * CAP_SHARE if self.chooses_rows else Fraction(0),
+            "keys": base.cost_of_keys(),
+        }
+
+    def for_parts(self) -> Fraction:
+        """Return what is left for the parts."""
+        return self.base.total - sum(self.shares().values(), Fraction(0))
+
+    def order(self) -> list[int]:
+        """Return the parts in their order: the smallest share first."""
+        return sorted(range(len(self.weights)), key=lambda part: (self.weights[part], part))
+
+
+def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
+    """Parse, open, translate and price a query; reads no private row."""
+    unknown = sorted(set(options) - set(SqlRequest.__annotations__))
+    if unknown:
+        raise TypeError(f"unexpected option {unknown[0]!r}")
+    asked = {name: value for name, value in options.items() if value is not None}
+    if "epsilon" not in asked:
+        raise InvalidInput("epsilon", None, "it is required: pass a positive number")
+    parsed = parse_question(question)
+    compiled = compile_question(
+        parsed,
+        asked.get("source"),
+        user=asked.get("user"),
+        public=asked.get("public", ()),
+        bounds=asked.get("bounds"),
+        keys=asked.get("keys"),
+        private_keys=bool(asked.get("private_keys")),
+    )
+    if len(compiled.parts) > _MOST_PARTS:
+        raise InvalidInput(
+            "query", len(compiled.parts), f"ask for at most {_MOST_PARTS} aggregates"
+        )
+    together = _together(compiled)
+    confidence = float(asked.get("confidence", 0.9))
+    if not 0 < confidence < 1:
+        raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
+    inner = asked | {"confidence": 1 - (1 - confidence) / max(together, default=1)}
+    base = _opened(compiled, SqlPart("persons", "users", compiled.rows), inner)
+    if compiled.keys is not None and base.cap == AUTO and len(compiled.keys) == 1:
+        base = replace(base, cap=1)
+    requests = [
+        _opened(compiled, part, inner, _FINER if part.finer else size)
+        for part, size in zip(compiled.parts, together, strict=True)
+    ]
+    weights = [
+        _weight(part, request) for part, request in zip(compiled.parts, requests, strict=True)
+    ]
+    checked = CheckedQuery(
+        compiled,
+        base,
+        tuple(requests),
+        tuple(weights),
+        confidence,
+        base.wanted.within,
+        asked.get("plus_minus"),
+    )
+    planned = [
+        replace(request, total=checked.for_parts() * weight / sum(weights))
+        for request, weight in zip(requests, weights, strict=True)
+    ]
+    checked = replace(checked, requests=tuple(planned))
+    _check_fits(checked)
+    return checked
+
+
+def _together(compiled: CompiledQuestion) -> list[int]:
+    """For each part, with how many others it makes one column of the answer, itself included."""
+    most = [1] * len(compiled.parts)
+    texts = [text for _, text in compiled.question.columns]
+    for text in texts:
+        used = {part for mark in marks_of(text) for part in compiled.sources[mark]}
+        for part in used:
+            most[part] = max(most[part], len(used))
+    return most
+
+
+def _opened(
+    compiled: CompiledQuestion, part: SqlPart, asked: Mapping[str, Any], finer: int = 1
+) -> CheckedCount:
+    """The request of one part on its rows, with the whole total."""
+    valued = part.kind in ("sum", "mean")
+    one_row = bool(asked.get("one_row_per_user"))
+    rows = None if one_row else asked.get("max_rows_per_user", AUTO)
+    within, plus_minus = asked.get("within"), asked.get("plus_minus")
+    if plus_minus is None:
+        within = (0.1 if within is None else within) / finer
+    request: dict[str, Any] = {
+        "kind": part.kind if valued else "count",
+        "column": VALUE if valued else None,
+        "bounds": part.bounds if valued else None,
+        "count_rows": part.kind == "rows",
+        "by": [f"k{index}" for index in range(len(compiled.kinds))],
+        "user": PERSON,
+        "keys": compiled.keys,
+        "private_keys": compiled.keys is None and bool(compiled.kinds),
+        "max_groups_per_user": None if one_row else asked.get("max_groups_per_user", AUTO),
+        "max_rows_per_user": None if part.kind == "users" else rows,
+        "one_row_per_user": one_row,
+        "epsilon": asked["epsilon"],
+        "delta": asked.get("delta"),
+        "within": within,
+        "plus_minus": plus_minus,
+        "confidence": asked["confidence"],
+    }
+    if part.kind == "rows" and not one_row and request["max_rows_per_user"] == AUTO:
+        request["max_rows_per_user"] = AUTO
+    checked = check_request(None, request, open_table=False)
+    checked = replace(checked, table=part.rows, data=compiled.data, source=compiled.source)
+    keys = typed_keys(checked, part.rows, compiled.keys or ())
+    checked = replace(checked, keys=keys)
+    trial = checked.with_rows(1) if checked.chooses_rows else checked
+    pairs = contribution.measured(
+        trial.rows(), trial.measure, trial.keys, "0", collated=trial.collated
+    )
+    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=trial.collated))
+    return checked
+
+
+def _weight(part: SqlPart, request: CheckedCount) -> Fraction:
+    """What a part needs for the same relative error in a group of the same size, see above."""
+    if part.kind == "users":
+        return Fraction(1)
+    rows = Fraction(request.measure.rows or _ASSUMED_ROWS)
+    if part.bounds is None:
+        return rows
+    low, high = part.bounds
+    spread, middle = high - low, abs(low + high) / 2
+    if part.kind == "sum":
+        spread, middle = max(abs(low), abs(high)), max(middle, max(abs(low), abs(high)) / 4)
+    ratio = spread / max(middle, spread / 4)
+    return rows * Fraction(max(ratio, 0.1))
+
+
+def _check_fits(checked: CheckedQuery) -> None:
+    """Refuse a total that does not pay for a first look at every part, for the smallest caps."""
+    for request in checked.requests:
+        most = 1 if request.cap == AUTO else request.cap
+        assert not isinstance(most, str)
+        tried = request.with_rows(1) if request.chooses_rows else request
+        tried.check_levels(most)
+    if checked.base.private:
+        most = 1 if checked.base.cap == AUTO else checked.base.cap
+        assert isinstance(most, int)
+        checked.base.selection(most)

@@ -1,0 +1,288 @@
+"""What a query releases: rows as the SELECT asks for them, parts as measured, a certificate.
+
+Tests: ``tests/analytics/test_sql_run.py``, ``tests/certificates/test_query_certificates.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expost._version import __version__
+from expost.analytics.answer_files import AnswerTable, Measured
+from expost.analytics.refinement import Answer
+from expost.analytics.sql_parser import GROUP_MARK, VALUE_MARK, SqlQuestion
+from expost.analytics.sql_question import typed_group
+from expost.analytics.sql_released import (
+    ReleasedRow,
+    Span,
+    deviation_of,
+    evaluate,
+    marks_of,
+    ordered,
+    variance_of,
+)
+from expost.analytics.sql_request import CheckedQuery
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import Guarantee, persons_words
+from expost.selection.release import SCHEMA
+from expost.tables.typed_columns import SEPARATOR
+
+THEOREM = (
+    "plain composition of the parts of a query, each a noise reduction per group in which a person "
+    "is in at most m groups (docs/query.md, What it costs)"
+)
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What one part released: answers, other groups, its charge, and what the caps removed."""
+
+    label: str
+    kind: str
+    answers: tuple[Answer, ...]
+    unanswered: tuple[Answer, ...]
+    spent: float
+    share_of_dropped: float
+    dropped_share: Mapping[str, Any] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part for JSON."""
+        return {
+            "of": self.label,
+            "kind": self.kind,
+            "answers": [_finite(answer) for answer in self.answers],
+            "unanswered": [_finite(answer) for answer in self.unanswered],
+            "spent": self.spent,
+            "share_of_dropped": self.share_of_dropped,
+            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+        }
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What a query released: ``rows`` as the SELECT asks for them, ``parts`` as measured."""
+
+    columns: tuple[str, ...]
+    rows: tuple[ReleasedRow, ...]
+    parts: tuple[PartResult, ...]
+    question: SqlQuestion
+    spent: float
+    remaining: float
+    unit: str
+    within: float | None
+    plus_minus: float | None
+    confidence: float
+    max_groups_per_user: int | None
+    max_rows_per_user: int | None
+    guarantee: Guarantee
+    warnings: tuple[str, ...]
+    source: str
+    public: Mapping[str, Any]
+    simulated: bool
+    charges: Charges = field(repr=False)
+    outcome: int | None = field(repr=False)
+    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows with one key per column; a number has ``_low`` and ``_high``, too."""
+        return [_record(row) for row in self.rows]
+
+    def table(self) -> AnswerTable:
+        """Return the rows as a table of released answers: sensible digits, files by suffix."""
+        texts = dict(self.question.columns)
+        numbers = [name for name in self.columns if marks_of(texts[name])]
+        keys = [name for name in self.columns if name not in numbers]
+        groups = [
+            ["" if row.values[key] is None else row.values[key] for key in keys]
+            for row in self.rows
+        ]
+        measures = [self._measured(name, texts[name]) for name in numbers]
+        return AnswerTable(keys, groups, measures, "values", self.question.sql, self.certificate())
+
+    def _measured(self, name: str, text: str) -> Measured:
+        """One column of numbers; NaN where nothing is known."""
+        spans = [row.values[name] for row in self.rows]
+        numbers = [span if isinstance(span, Span) else Span(*[math.nan] * 3) for span in spans]
+        counted = {
+            f"{VALUE_MARK}{index}"
+            for index, aggregate in enumerate(self.question.aggregates)
+            if aggregate.function in ("rows", "distinct")
+        }
+        return Measured(
+            [span.value for span in numbers],
+            [span.low for span in numbers],
+            [span.high for span in numbers],
+            [row.reached[name] for row in self.rows],
+            name,
+            text in counted,
+        )
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame of the rows, with the digits that the intervals support."""
+        return self.table().to_frame()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form of ``expost query``."""
+        return {
+            "columns": list(self.columns),
+            "rows": self.records(),
+            "spent": self.spent,
+            "remaining": self.remaining,
+            "unit": self.unit,
+            "within": self.within,
+            "plus_minus": self.plus_minus,
+            "confidence": self.confidence,
+            "max_groups_per_user": self.max_groups_per_user,
+            "max_rows_per_user": self.max_rows_per_user,
+            "protects": self.protects,
+            "guarantee": self.guarantee.as_dict(),
+            "parts": [
+                {"of": part.label, "spent": part.spent, "dropped_share": part.dropped_share}
+                for part in self.parts
+            ],
+            "warnings": list(self.warnings),
+            "question": self.question.as_dict(),
+            "simulated": self.simulated,
+        }
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate: question, source, public facts, parts, rows and charge."""
+        return {
+            "expost": __version__,
+            "schema": SCHEMA,
+            "kind": "query",
+            "query": self.question.as_dict()
+            | {
+                "within": self.within,
+                "plus_minus": self.plus_minus,
+                "confidence": self.confidence,
+            },
+            "source": self.source,
+            "public": dict(self.public),
+            "max_groups_per_user": self.max_groups_per_user,
+            "max_rows_per_user": self.max_rows_per_user,
+            "parts": [part.as_dict() for part in self.parts],
+            "columns": list(self.columns),
+            "rows": self.records(),
+            "spent": {self.unit: self.spent},
+            "worst_case": {self.unit: self.public["total"]},
+            "guarantee": self.guarantee.as_dict(),
+            "ledger": None if self.ledger is None else dict(self.ledger),
+            "theorem": THEOREM,
+            "simulated": self.simulated,
+            "charges": self.charges.as_dict(),
+            "index": self.outcome,
+            "charged": self.charged.as_dict(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the certificate as JSON."""
+        text = json.dumps(self.certificate(), indent=2, allow_nan=False, ensure_ascii=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def released_rows(
+    checked: CheckedQuery, parts: Sequence[PartResult], groups: Sequence[str]
+) -> list[ReleasedRow]:
+    """The rows of the answer: HAVING, ORDER BY and LIMIT on released numbers."""
+    compiled, question = checked.compiled, checked.compiled.question
+    spans = [_spans(part) for part in parts]
+    reached = [{answer.group for answer in part.answers} for part in parts]
+    rows, marks = [], []
+    for group in groups:
+        names = tuple(group.split(SEPARATOR)) if len(compiled.kinds) > 1 else (group,)
+        key: Any = names if len(compiled.kinds) > 1 else group
+        cells: dict[str, Any] = {
+            f"{GROUP_MARK}{index}": typed_group(kind, name)
+            for index, (kind, name) in enumerate(zip(compiled.kinds, names, strict=False))
+        }
+        for index, aggregate in enumerate(question.aggregates):
+            used = [spans[part].get(key) for part in compiled.sources[index]]
+            cells[f"{VALUE_MARK}{index}"] = _combined(
+                aggregate.function, used, compiled.centres[index]
+            )
+        if question.having is not None and evaluate(question.having, cells) is not True:
+            continue
+        values = {name: evaluate(text, cells) for name, text in question.columns}
+        good = {
+            name: _answered(checked, text, values[name], key, reached)
+            for name, text in question.columns
+        }
+        rows.append(ReleasedRow(values, good))
+        marks.append(cells)
+    return ordered(rows, marks, question.order, question.limit, question.offset)
+
+
+def _spans(part: PartResult) -> dict[Any, Span]:
+    """The numbers of a part by group; groups that were not looked at have none."""
+    return {
+        answer.group: Span(answer.estimate, answer.low, answer.high)
+        for answer in (*part.answers, *part.unanswered)
+        if not math.isnan(answer.estimate)
+    }
+
+
+def _combined(function: str, used: Sequence[Span | None], centre: float) -> Span | None:
+    """The value of an aggregate from its parts."""
+    if any(span is None for span in used):
+        return None
+    if function not in ("var", "stddev"):
+        return used[0]
+    first, square = used
+    assert first is not None
+    assert square is not None
+    spread = variance_of(square, Span(*(number - centre for number in first)))
+    return deviation_of(spread) if function == "stddev" and spread is not None else spread
+
+
+def _answered(
+    checked: CheckedQuery, text: str, value: Any, key: Any, reached: Sequence[set[Any]]
+) -> bool:
+    """Whether a column of a row reached the wanted error."""
+    marks = marks_of(text)
+    if not marks:
+        return True
+    if not isinstance(value, Span):
+        return False
+    used = [part for mark in marks for part in checked.compiled.sources[mark]]
+    if len(used) == 1 and text.startswith(VALUE_MARK):
+        return key in reached[used[0]]
+    error = max(value.high - value.value, value.value - value.low)
+    if checked.plus_minus is not None:
+        return error <= checked.plus_minus
+    return error <= (checked.within or 0.1) * abs(value.value)
+
+
+def _record(row: ReleasedRow) -> dict[str, Any]:
+    """A row with one key per column, for JSON and files: no NaN, no infinity."""
+    record: dict[str, Any] = {}
+    for name, value in row.values.items():
+        if isinstance(value, Span):
+            numbers = [number if math.isfinite(number) else None for number in value]
+            record |= dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
+        else:
+            record[name] = value
+    return record | {"answered": row.answered}
+
+
+def _finite(answer: Answer) -> dict[str, Any]:
+    """An answer for JSON, which has neither NaN nor infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in answer.as_dict().items()
+    }

@@ -1,0 +1,198 @@
+"""``expost query``: one SELECT on private rows, each number to the accuracy you need.
+
+The options are derived from :class:`.SqlRequest`. Tests: ``tests/cli/test_query_cli.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from expost.analytics.answer_files import check_out, number_text, round_answer
+from expost.analytics.request import request_settings
+from expost.analytics.sql_parser import parse_question
+from expost.analytics.sql_plan import SqlPlan, plan_query
+from expost.analytics.sql_request import SqlRequest
+from expost.analytics.sql_result import QueryResult
+from expost.analytics.sql_run import query
+from expost.budget.ledger import Ledger
+from expost.cli.count import check_certificate, parse_cap, read_keys
+from expost.cli.output import Json, notes, show, shown_up, visible
+from expost.cli.request_options import request_option, with_options
+from expost.errors import InvalidInput
+
+_SHOWN = 40
+_UNITS = {"epsilon": "ε", "rho": "ρ"}
+# Types on the command line, where they differ: lists are repeated, keys are files.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("source", "public", "bounds", "keys"), list[str] | None),
+    **dict.fromkeys(("max_groups_per_user", "max_rows_per_user"), str | None),
+}
+_OPTIONS = [
+    request_option(
+        name, _TYPES.get(name, hint), setting.help, required=name in ("epsilon", "user", "source")
+    )
+    for name, (hint, setting) in request_settings(SqlRequest).items()
+]
+
+
+@with_options(_OPTIONS)
+def query_command(
+    sql: Annotated[
+        str, typer.Argument(help="A SELECT with aggregates, or @FILE for the text of a file.")
+    ],
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what it would cost; reads no private row.")
+    ] = False,
+    ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
+    analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the rows to this file: .csv, .parquet, .xlsx, .json, .md or .png."
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
+    ] = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Answer one SELECT on private rows; all aggregates share one scan and one charge."""
+    check_out(out)
+    check_certificate(certificate)
+    text = _text(sql)
+    request = _request(options, text)
+    if plan:
+        planned = plan_query(text, **request)
+        show(
+            planned.as_dict(), as_json=as_json, render=lambda console: _show_plan(console, planned)
+        )
+        return
+    if ledger is None and (budget is not None or analyst):
+        raise InvalidInput(
+            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
+        )
+    opened = None if ledger is None else Ledger.open(ledger)
+    result = query(text, **request, ledger=opened, budget=budget, analyst=analyst)
+    for warning in result.warnings:
+        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+    show(result.as_dict(), as_json=as_json, render=lambda console: render_query(console, result))
+    if out is not None:
+        result.table().save(out)
+    if certificate is not None:
+        result.save(certificate)
+        notes.print(f"certificate: {certificate}")
+
+
+def _text(sql: str) -> str:
+    """The query itself, or the text of a file."""
+    if not sql.startswith("@"):
+        return sql
+    path = Path(sql[1:])
+    if not path.is_file():
+        raise InvalidInput("sql", sql, "there is no such file")
+    from expost.files import read_small
+
+    return read_small(path, "sql")
+
+
+def _request(options: dict[str, Any], sql: str) -> Any:
+    """The request that options of the command line mean; reads the files of keys."""
+    asked = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
+    for name, words in (
+        ("max_groups_per_user", ("auto", "none")),
+        ("max_rows_per_user", ("auto",)),
+    ):
+        if name in asked:
+            asked[name] = parse_cap(name, asked[name], *words)
+    if "bounds" in asked:
+        asked["bounds"] = dict(map(_bounds, asked["bounds"]))
+    if "keys" in asked:
+        asked["keys"] = _keys(asked["keys"], [name for name, _ in parse_question(sql).groups])
+    return asked
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float]]:
+    """COLUMN=LOW:HIGH."""
+    name, equals, ends = text.rpartition("=")
+    low, colon, high = ends.partition(":")
+    try:
+        if equals and colon and name:
+            return name, (float(low), float(high))
+    except ValueError:
+        pass
+    raise InvalidInput("bounds", text, "give COLUMN=LOW:HIGH, for example amount=0:500")
+
+
+def _keys(texts: list[str], groups: list[str]) -> Any:
+    """One file for all columns of GROUP BY, or NAME=FILE for single ones."""
+    single: dict[str, Any] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).is_file():
+            if len(texts) > 1:
+                raise InvalidInput("keys", text, "give one file, or NAME=FILE for each column")
+            return read_keys(Path(text), groups)
+        single[name] = read_keys(Path(path), [name])
+    return single
+
+
+def render_query(console: Console, result: QueryResult) -> None:
+    """Print the rows, what was spent, and what is protected."""
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
+    answered = sum(row.answered for row in result.rows)
+    title = f"{answered:,} of {len(result.rows):,} rows answered within {error}"
+    table, answers = Table(title=title, title_justify="left"), result.table()
+    for name in answers.keys:
+        table.add_column(visible(name), overflow="fold")
+    for measure in answers.measures:
+        table.add_column(visible(measure.name), justify="right", overflow="fold")
+        table.add_column(f"{result.confidence:.0%} interval", justify="right", overflow="fold")
+    table.add_column("answered", justify="right")
+    for index, row in enumerate(result.rows[:_SHOWN]):
+        cells = [Text(visible(key)) for key in answers.groups[index]]
+        for measure in answers.measures:
+            ends = measure.lows[index], measure.highs[index]
+            rounded = round_answer(measure.estimates[index], *ends, whole=measure.whole)
+            said = [number_text(number, whole=measure.whole) for number in rounded]
+            cells += [Text(said[0]), Text(f"{said[1]} – {said[2]}")]
+        table.add_row(*cells, Text("yes" if row.answered else "no"))
+    console.print(table)
+    if len(result.rows) > _SHOWN:
+        console.print(f"… and {len(result.rows) - _SHOWN} more (--out or --json for all).")
+    unit = _UNITS[result.unit]
+    parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
+    console.print(
+        f"Spent {unit} = {shown_up(result.spent, 5)} of {result.public['total']:.4g} ({parts}; the "
+        f"rest is for caps and groups). Protected: {result.protects}.",
+        highlight=False,
+    )
+
+
+def _show_plan(console: Console, planned: SqlPlan) -> None:
+    """Print the share of every aggregate, and what it means for groups of some sizes."""
+    unit = _UNITS[planned.unit]
+    table = Table(title="What an aggregate may spend, and what a group needs", title_justify="left")
+    table.add_column("aggregate", overflow="fold")
+    table.add_column(f"{unit} at most", justify="right")
+    for size in planned.parts[0].sizes:
+        table.add_column(f"{size.size:,} persons", justify="right")
+    for part in planned.parts:
+        costs = ["–" if size.cost is None else f"{size.cost:.3g}" for size in part.sizes]
+        table.add_row(Text(visible(part.label)), f"{part.share:.4g}", *costs)
+    console.print(table)
+    console.print(
+        f"Total {unit} = {planned.total:.4g}; caps and groups cost "
+        f"{sum(planned.shares.values()):.3g} of it. At most {planned.max_groups_per_user:,} groups "
+        f"per person{' (assumed; chosen privately)' if planned.assumed else ''}.",
+        highlight=False,
+    )

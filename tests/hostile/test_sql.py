@@ -1,0 +1,119 @@
+"""Queries: no single row of a table changes anything that leaves, but for the noisy numbers.
+
+The same neighbours as for counts, at the outermost call: a line of one new person, of any kind.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import expost
+from expost import SimulationRandomness
+from expost.analytics import query
+from tests.hostile.judge import one_person_apart
+
+HEAD = b"u,g,v,d,p\n"
+ROWS = [
+    (f"p{n % 9}", "abc"[n % 3], str(n % 7), f"2024-0{n % 9 + 1}-11", str(n % 4)) for n in range(40)
+]
+LINES: dict[str, bytes] = {
+    "a usual row": b"new,a,3,2024-05-01,1\n",
+    "rows in all groups": b"new,a,3,2024-05-01,1\nnew,b,4,2024-06-01,2\nnew,c,5,2024-07-01,3\n",
+    "many rows": b"new,a,6,2024-05-01,1\n" * 30,
+    "a division by zero": b"new,a,0,2024-05-01,0\n",
+    "a huge number": b"new,a,1e308,2024-05-01,1e308\n",
+    "a tiny number": b"new,a,5e-324,2024-05-01,1e-320\n",
+    "no number": b"new,a,NaN,2024-05-01,inf\n",
+    "text for a number": b"new,a,x,2024-05-01,y\n",
+    "a day that is none": b"new,a,1,2024-02-30,1\n",
+    "a day beyond the calendar": b"new,a,1,292277026596-01-01,1\n",
+    "an infinite day": b"new,a,1,infinity,1\n",
+    "no person": b",a,1,2024-05-01,1\n",
+    "empty cells": b"new,,,,\n",
+    "an unknown group": b"new,zzz,1,2024-05-01,99\n",
+    "too few cells": b"new,a\n",
+    "a quote that is not closed": b'new,"a,1,2024-05-01,1\n',
+    "bytes that are no text": b"new,\xff\xfe,1,2024-05-01,1\n",
+    "the separator of groups": b"new,a\x1fb,1,2024-05-01,1\n",
+    "a formula": b"new,=1+1,1,2024-05-01,1\n",
+    "SQL": b"new,'; DROP TABLE t; --,1,2024-05-01,1\n",
+}
+QUESTIONS = {
+    "arithmetic": "SELECT g, COUNT(*) AS n, SUM(LEAST(v / p, 9)) AS s, "
+    "AVG(LN(v) + SQRT(p - 1)) AS m FROM rows WHERE v * 2 > 1 OR p IS NULL GROUP BY g",
+    "dates": "SELECT EXTRACT(QUARTER FROM d) AS q, COUNT(DISTINCT u) AS n FROM rows "
+    "WHERE DATE_DIFF('day', d, DATE '2025-01-01') > 0 GROUP BY q",
+    "joins": "SELECT kind, STDDEV(v) AS s FROM rows LEFT JOIN public ON p = id GROUP BY kind",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "arithmetic": {"keys": ["a", "b", "c"], "bounds": {"v": (0, 7), "p": (0, 4), "m": (-9, 9)}},
+    "dates": {},
+    "joins": {"bounds": {"v": (0, 7)}, "public": ["public"]},
+}
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The private values of every part, in the order in which parts run."""
+    seen: list[Any] = []
+    make = query.refinement_of
+
+    def watch(request: Any, progress: Any, groups: Any, values: Any, randomness: Any) -> Any:
+        seen.append((request, progress.most, values))
+        return make(request, progress, groups, values, randomness)
+
+    monkeypatch.setattr(query, "refinement_of", watch)
+    return seen
+
+
+def table(folder: Path, lines: bytes) -> Path:
+    folder.mkdir()
+    rows = "".join(",".join(row) + "\n" for row in ROWS).encode()
+    (folder / "rows.csv").write_bytes(HEAD + lines + rows)
+    (folder / "public.csv").write_text("id,kind\n1,x\n2,y\n3,x\n")
+    return folder
+
+
+def ask(name: str, folder: Path) -> Any:
+    return expost.query(
+        QUESTIONS[name],
+        source=[folder / "rows.csv", folder / "public.csv"],
+        user="u",
+        epsilon=3.0,
+        within=0.3,
+        max_groups_per_user=2,
+        max_rows_per_user=2,
+        randomness=SimulationRandomness(5),
+        simulation=True,
+        **OPTIONS[name],
+    )
+
+
+def shape(result: Any) -> Any:
+    """Everything but the noisy numbers and what follows from them."""
+    document = result.as_dict()
+    kept = ("columns", "guarantee", "protects", "question", "unit", "within", "max_groups_per_user")
+    groups = [[row.values[name] for name in result.columns[:1]] for row in result.rows]
+    return sorted(document), groups, [document[name] for name in kept], sorted(result.certificate())
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_line_changes_more_than_one_person(tmp_path, watched, name):
+    here = shape(ask(name, table(tmp_path / "here", b"")))
+    first = list(watched)
+    for number, line in enumerate(LINES.values()):
+        watched.clear()
+        assert shape(ask(name, table(tmp_path / str(number), line))) == here
+        assert len(watched) == len(first)
+        for (request, most, values), (_, _, others) in zip(first, watched, strict=True):
+            one_person_apart(
+                [(values.first, others.first), (values.second, others.second)],
+                request.measure.sensitivity,
+                most,
+            )
+            limit = request.limit(most)
+            for one, other in ((values.kept, others.kept), (values.removed, others.removed)):
+                assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) <= limit
