@@ -56,6 +56,22 @@ def test_a_quick_start_runs(
     capfd.readouterr()
 
 
+def test_every_image_has_words_for_those_who_do_not_see_it() -> None:
+    """Alternative texts are sentences or phrases, not names of files."""
+    pages = [path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & set(path.parts)]
+    for page in [ROOT / "README.md", *pages]:
+        for text, path in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", page.read_text("utf-8")):
+            assert len(text.split()) >= 4, (page.name, path)
+
+
+def test_page_titles_say_the_task() -> None:
+    """Two words at least: a title such as "Text" helps nobody who searches."""
+    for page in DOCS.rglob("*.md"):
+        if not {"_build", "generated"} & set(page.parts) and page.name != "index.md":
+            title = page.read_text("utf-8").splitlines()[0]
+            assert re.match(r"# \S+ \S+|```{include}", title), page.name
+
+
 def test_there_is_a_quick_start_for_every_kind_of_user() -> None:
     names = {page.stem for page in QUICK_STARTS}
     assert names == {"analyst", "data-scientist", "ml-engineer", "privacy-officer"}

@@ -210,7 +210,7 @@ def test_columns_by_name():
 
 
 def test_a_seeded_model_reports_no_privacy():
-    """Catches a promise that the noise of a seed does not keep."""
+    """Catches a guarantee that the noise of a seed does not keep."""
     settings = {**CLASSIFIER, "simulation": True}
     seeded = DPLogisticRegression(random_state=1, **settings).fit(np.eye(4), [0, 1, 0, 1])
     assert seeded.privacy_spent_ is None

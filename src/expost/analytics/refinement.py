@@ -14,7 +14,7 @@ below the number of groups, else a fifth of the total in all. Groups that cannot
 error with what is left are left where they are. What is left of the total then refines the groups
 that are cheapest to finish, one at a time (``race``). With ``given`` the groups are refined one
 after another, in their order. At the end every group is refined up to the level F of the m-th
-dearest group: the sum of the m largest does not change, so this is free.
+most expensive group: the sum of the m largest does not change, so this is free.
 
 Intervals of free looks. Let g be a group whose level at the end is not above that of m other
 groups. Then F is the m-th largest level of the *other* groups. Suppose also that g changed no
@@ -271,7 +271,7 @@ class Charge:
 
     @property
     def free_level(self) -> int:
-        """The level of the m-th dearest group, −1 if fewer than m groups were looked at."""
+        """The level of the m-th most expensive group, −1 if fewer than m groups were looked at."""
         return self._level_of(self._most)
 
     @property
@@ -280,7 +280,7 @@ class Charge:
         return self._level_of(self._most + 1)
 
     def _level_of(self, rank: int) -> int:
-        """The level of the dearest group but ``rank`` − 1, −1 if it was not looked at."""
+        """The level of the most expensive group but ``rank`` − 1, −1 if it was not looked at."""
         for level in range(len(self._at) - 1, -1, -1):
             rank -= self._at[level]
             if rank <= 0:
@@ -443,7 +443,7 @@ class Refinement:
             running = running[self._reachable(level, running, wanted)]
 
     def _free_looks(self) -> Iterator[int]:
-        """All groups up to the level of the m-th dearest one, which changes no charge.
+        """All groups up to the level of the m-th most expensive one, which changes no charge.
 
         Yields groups that become good enough on the way, unless they are published by their last
         look alone.

@@ -55,7 +55,7 @@ from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.samplers import LARGEST_SCALE
 from expost.randomness.source import SEED_BYTES, Randomness, RunKey
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
-from expost.selection.candidate import Candidate, check_goal
+from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.held_out import GaussianCounts, HeldOut
 from expost.selection.selector import Draws, Selector
 
@@ -448,13 +448,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         raise InvalidCandidate(
             "mechanism", "other mechanisms", "give the levels of one NoisePath (NoisePath.levels)"
         )
-    if any(candidate.repeats != 1 for candidate in candidates):
-        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
-    sizes = [candidate.guarantee.size for candidate in candidates]
-    if any(a >= b for a, b in pairwise(sizes)):
-        raise InvalidCandidate(
-            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
-        )
+    check_noise_levels(candidates)
     if levels[0].law == "gaussian":
         squares = [level.square() for level in levels]
         if any(a >= b for a, b in pairwise(squares)):
@@ -462,7 +456,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
     elif max(laplace_lattice(levels)[1]) > LARGEST_SCALE:
         raise InvalidCandidate(
             "guarantee",
-            float(sizes[0]),
+            float(levels[0].guarantee.size),
             f"too small for Laplace noise in {_statistic_path(levels).dimension} dimensions; "
             "give larger levels, or a delta for Gaussian noise",
         )

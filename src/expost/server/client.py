@@ -58,7 +58,7 @@ class TunedAnswer:
     def save(self, folder: str | Path) -> None:
         """Write ``release.json`` and the model, if there is one, into a folder.
 
-        The model is ``model.npz``, or ``missed-model.npz`` if it missed the bar.
+        The model is ``model.npz``, or ``missed-model.npz`` if it missed the goal.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)

@@ -189,7 +189,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
-        The realised charge of all requests together; None in a simulation.
+        The actual charge of all requests together; None in a simulation.
     release_ : Release
         The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
         :meth:`save` write it down.
