@@ -17,22 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import (
-    COUNT,
-    FACTS,
-    QUANTILE,
-    QUERY,
-    TUNING,
-    Record,
-    person_words,
-)
-from expost.certificates.query_words import part_words, rows_words
+from expost.certificates import query_words
+from expost.certificates.document import COUNT, FACTS, QUANTILE, QUERY, TUNING, Record
+from expost.certificates.document import person_words as _person_words
 from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
 TITLES |= {FACTS: "Certificate of facts about a table", QUERY: "Certificate of a query"}
-TITLES |= {QUANTILE: "Certificate of quantiles"}
+TITLES[QUANTILE] = "Certificate of quantiles"
 METHODS = {
     "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
     "first model whose noisy score passes",
@@ -157,8 +150,10 @@ def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
     """The rows of a query in SQL: those of a count, for all aggregates together."""
     return _count(document, verbose) | {
         "question": lambda: document["query"]["sql"],
-        "answers": lambda: rows_words(document["rows"]),
-        "parts": lambda: [part_words(part, *document["spent"]) for part in document["parts"]],
+        "answers": lambda: query_words.rows_words(document["rows"]),
+        "parts": lambda: [
+            query_words.part_words(part, *document["spent"]) for part in document["parts"]
+        ],
         "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
     }
 
@@ -168,7 +163,9 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
     return {
         "data": lambda: document["source"],
         "rows": lambda: f"about {document['facts']['rows']:,.0f}",
-        "columns": lambda: list(map(_column_facts, document["facts"]["columns"].items())),
+        "columns": lambda: list(
+            map(query_words.column_words, document["facts"]["columns"].items())
+        ),
         "charge": lambda: f"{_charge(document['spent'])}: what all facts together cost",
         "meaning": lambda: _meaning(
             document, document["spent"], "row" if document["facts"]["user"] is None else "person"
@@ -296,7 +293,7 @@ def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
     if "facts" in document and document.get("kind") != FACTS:
         bought = document["facts"]["charged"]
         epsilon, delta = epsilon + bought["epsilon"], delta + bought["delta"]
-    return person_words(epsilon, delta, unit)
+    return _person_words(epsilon, delta, unit)
 
 
 def protected_words(relation: str) -> str:
@@ -318,10 +315,7 @@ def method_words(document: Record) -> list[str]:
         noise = law.get(document["public"].get("noise", ""), "discrete")
         return [f"{noise} noise of each group is reduced step by step; the last step is paid"]
     if document.get("kind") == QUANTILE:
-        return [
-            "values drawn by the exponential mechanism from disjoint intervals, then checked by "
-            "noisy histograms; what was drawn and looked at is paid"
-        ]
+        return [query_words.QUANTILE_METHOD]
     if document.get("kind") == FACTS:
         return ["noisy looks at counts of disjoint parts, with a fixed total precision"]
     requests = (document.get("requests") or {}).get("made") or [document]
@@ -401,7 +395,7 @@ def question_words(query: Record) -> str:
     """Return what was asked."""
     measure = _MEASURES.get(query["kind"], query["kind"])
     if query["kind"] == QUANTILE:
-        measure = _quantile_words(query)
+        measure = query_words.quantile_words(query)
     text = f"number of {measure}" if query["column"] is None else f"{measure} of {query['column']}"
     if query["user"] is not None:
         text += f" (a person is a value of {query['user']})"
@@ -415,22 +409,10 @@ def question_words(query: Record) -> str:
     return text
 
 
-def _quantile_words(query: Record) -> str:
-    """Which quantiles and bins were asked for."""
-    ranks = ", ".join(f"{rank:g}" for rank in query["at"])
-    parts = [f"quantile{'s' * (len(query['at']) != 1)} at {ranks}"] if ranks else []
-    if query["bins"]:
-        parts.append(f"histogram with {len(query['bins']) - 1} bins")
-    return " and ".join(parts)
-
-
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
     if query["kind"] == QUANTILE:
-        sure = f"with {100 * query['confidence']:g} % confidence per quantile and group"
-        if query["within_rank"] is None:
-            return f"no goal: the best values for the ε, and rank intervals {sure}"
-        return f"ranks and shares within {query['within_rank']:g}, {sure}"
+        return query_words.quantile_error(query)
     within, most = query["within"], query["plus_minus"]
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
@@ -446,14 +428,6 @@ def answers_words(document: Record) -> str:
 def _groups(public: Record) -> str:
     listed = public["keys"] == "listed"
     return "listed in public" if listed else "found privately, at a charge that is included"
-
-
-def _column_facts(item: tuple[str, Record]) -> str:
-    """The kind of a column, and its bounds or categories."""
-    name, column = item
-    bounds = [" to ".join(map(str, column["bounds"]))] if "bounds" in column else []
-    names = [str(category["name"]) for category in column.get("categories", ())]
-    return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
 
 
 # Tuning jobs: of ``document["tuning"]``.
