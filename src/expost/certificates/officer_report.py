@@ -171,17 +171,17 @@ def answers_csv(release: Record) -> str:
     stream = io.StringIO()
     table = csv.writer(stream)
     names = list(question["by"]) or ["group"]
-    table.writerow([*map(_cell, names), "estimate", "low", "high", "error_reached"])
+    table.writerow([*map(spreadsheet_cell, names), "estimate", "low", "high", "error_reached"])
     for reached, rows in (("yes", result["answers"]), ("no", result["unanswered"])):
         for answer in rows:
             key = answer["group"]
             parts = key if isinstance(key, (list, tuple)) else ["all" if key is None else key]
             numbers = [answer[name] for name in ("estimate", "low", "high")]
-            table.writerow([*map(_cell, parts), *numbers, reached])
+            table.writerow([*map(spreadsheet_cell, parts), *numbers, reached])
     return stream.getvalue()
 
 
-def _cell(text: Any) -> str:
+def spreadsheet_cell(text: Any) -> str:
     """A text that no spreadsheet takes for a formula."""
     written = str(text)
     return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
@@ -391,13 +391,12 @@ def registry(document: Record) -> str:
     who = sections["Who is protected"]
     basic = {
         "name": document["title"],
-        "data_curators": [{"data_curator_name": _OPEN, "data_curator_type": "Other"}],
+        "data_curators": [_OPEN],
         "intended_use": _row(sections["What was released"], "purpose"),
         "data_product_type": "Machine learning model" if tuned else "Summary statistics",
         "data_product_region": _OPEN,
         "description": text["What was released"],
         "publication_date": document["date"],
-        "data_product_sector": _OPEN,
     }
     variant = {
         "variant_name": numbers["variant"],

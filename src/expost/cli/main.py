@@ -19,6 +19,7 @@ from expost.cli import certificate, ledger
 from expost.cli.audit import audit_command
 from expost.cli.count import CountCommand, count_command
 from expost.cli.describe import describe_command
+from expost.cli.evidence import evidence_command
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
@@ -139,6 +140,7 @@ app.command("query")(query_command)
 app.command()(schema)
 app.command("audit")(audit_command)
 app.command()(serve)
+app.command("evidence")(evidence_command)
 app.add_typer(certificate.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 
