@@ -55,3 +55,9 @@ def column_words(item: tuple[str, Record]) -> str:
     bounds = [" to ".join(map(str, column["bounds"]))] if "bounds" in column else []
     names = [str(category["name"]) for category in column.get("categories", ())]
     return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
+
+
+def key_words(public: Record) -> str:
+    """Return where the groups come from."""
+    listed = public["keys"] == "listed"
+    return "listed in public" if listed else "found privately, at a charge that is included"

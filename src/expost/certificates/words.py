@@ -124,7 +124,7 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
     return {
         "question": lambda: question_words(document["query"]),
         "data": lambda: document["source"],
-        "groups": lambda: _groups(document["public"]),
+        "groups": lambda: query_words.key_words(document["public"]),
         "answers": lambda: answers_words(document),
         "error": lambda: error_words(document["query"]),
         "charge": lambda: f"{_amount(document['spent'])}: what these answers cost",
@@ -423,11 +423,6 @@ def answers_words(document: Record) -> str:
     answered = len(document["answers"])
     of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
     return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
-
-
-def _groups(public: Record) -> str:
-    listed = public["keys"] == "listed"
-    return "listed in public" if listed else "found privately, at a charge that is included"
 
 
 # Tuning jobs: of ``document["tuning"]``.
