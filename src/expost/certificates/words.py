@@ -414,6 +414,8 @@ def error_words(query: Record) -> str:
     if query["kind"] == QUANTILE:
         return query_words.quantile_error(query)
     within, most = query["within"], query["plus_minus"]
+    if query.get("top") is not None:
+        return f"the {query['top']} largest groups, with {100 * query['confidence']:g} % confidence"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
 
@@ -421,6 +423,8 @@ def error_words(query: Record) -> str:
 def answers_words(document: Record) -> str:
     """Return how many groups reached the error."""
     answered = len(document["answers"])
+    if document["query"].get("top") is not None:
+        return "the list is stated" if answered else "the list is not known with this confidence"
     of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
     return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
 
