@@ -18,7 +18,7 @@ from expost.analytics.answer_files import check_out, number_text, write_document
 from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
-from expost.cli.count import check_certificate, parse_cap, read_keys
+from expost.cli.count import check_new_certificate, parse_cap, read_keys
 from expost.cli.output import Json, notes, show, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
@@ -75,7 +75,7 @@ def quantile_command(
     if out is not None:
         check_quantile_file(out, both="bins" in request and "at" in request)
         check_out(out)
-    check_certificate(certificate)
+    check_new_certificate(certificate)
     if plan:
         planned = plan_quantile(**request)
         show(planned, as_json=as_json, render=lambda console: _render_plan(console, planned))
