@@ -21,7 +21,7 @@ from expost.analytics.sql_request import SqlRequest
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
-from expost.cli.count import check_certificate, parse_cap, read_keys
+from expost.cli.count import check_new_certificate, parse_cap, read_keys
 from expost.cli.output import Json, notes, show, shown_up, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
@@ -66,7 +66,7 @@ def query_command(
 ) -> None:
     """Answer one SELECT on private rows; all aggregates share one scan and one charge."""
     check_out(out)
-    check_certificate(certificate)
+    check_new_certificate(certificate)
     text = _text(sql)
     request = _request(options, text)
     if plan:
