@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,16 @@ class Connection:
             release["certificate"],
             content,
         )
+
+    def record(self, identity: str) -> dict[str, Any]:
+        """Return all that is on record about a release: for ``expost evidence``."""
+        name = quote(identity, "")
+        whole: dict[str, Any] = dict(self._call("GET", f"/api/releases/{name}"))
+        whole["verdict"] = self._call("GET", f"/api/releases/{name}/verify")
+        with suppress(ServerError):  # a retired data set
+            facts = self._call("GET", f"/api/datasets/{quote(whole['request']['dataset'], '')}")
+            whole |= {"facts": facts, "budget": self.budget(facts["budget"])}
+        return whole
 
     def _ask(self, question: Mapping[str, Any], memo: str, key: str | None) -> Any:
         """Ask and wait for the answer."""
