@@ -106,7 +106,8 @@ BOUNDS = {"amount": (0, 10)}
         ),
         (
             "SELECT amount > 4 AS top, COUNT(DISTINCT product) AS n, "
-            "COUNT(DISTINCT UPPER(day)) AS d FROM orders WHERE amount > 2 GROUP BY top ORDER BY n, d",
+            "COUNT(DISTINCT UPPER(day)) AS d FROM orders WHERE amount > 2 "
+            "GROUP BY top ORDER BY n, d",
             {},
         ),
         (
