@@ -51,6 +51,7 @@ PAGES: set[tuple[str, str]] = {
     ("HEAD", "/openapi.json"),
     ("GET", "/"),
     ("GET", "/static/{name}"),
+    ("GET", "/metrics"),
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
     ("GET", "/first"),
