@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -42,6 +42,7 @@ import numpy.typing as npt
 from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.randomness import coins
 from expost.randomness.source import Randomness
+from expost.rationals import round_down
 from expost.tables import typed_columns as columns
 from expost.tables.typed_columns import fetch, ibis_module
 
@@ -487,6 +488,41 @@ def removed_share(
         told["shift"] = min(1.0, max(0.0, (noisy[0][0] + noisy[1][0]) / whole)) - here
         told["shift_error"] = min(1.0, widths[0] / whole + widths[1] / max(1.0, kept))
     return told
+
+
+def dropped_pairs(
+    values: GroupValues,
+    limit: int,
+    prices: Sequence[Fraction],
+    law: str,
+    confidence: float,
+    enough: Callable[[dict[str, float]], bool],
+    randomness: Randomness,
+) -> tuple[dict[str, float], Fraction]:
+    """Return a private estimate of the share of dropped pairs, and its price.
+
+    Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
+    released values only. The interval holds at all prices at once (union bound).
+    """
+    laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
+    parts = []
+    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
+        levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
+        misses = np.full(len(prices), (1 - confidence) / (2 * len(prices)))
+        noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
+        parts.append((noisy, half_widths_at(levels, misses)))
+    (removed, around), (kept, near) = parts
+    for level, price in enumerate(prices):
+        low, high = removed[level] - around[level], removed[level] + around[level]
+        told = {
+            "estimate": _ratio(removed[level], kept[level]),
+            "low": _ratio(low, kept[level] + near[level]),
+            "high": _ratio(high, kept[level] - near[level]),
+            "confidence": confidence,
+        }
+        if enough(told) or price == prices[-1]:
+            return told, price
+    raise AssertionError("there is a last price")
 
 
 def _ratio(removed: float, kept: float) -> float:

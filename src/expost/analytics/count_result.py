@@ -170,8 +170,12 @@ class CountResult:
 
 def title_words(result: CountResult) -> str:
     """Return what was answered, in a line: "38 of 40 groups answered within 5 %"."""
-    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     asked = len(result.answers) + len(result.unanswered)
+    if (top := result.query.get("top")) is not None:
+        known = f"Top {top:,} of {asked:,} groups"
+        sure = f"{result.confidence:.0%} confidence"
+        return f"{known}, with {sure}" if result.answers else f"{known}: not known with {sure}"
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     return f"{len(result.answers):,} of {asked:,} group{'s' * (asked != 1)} answered within {error}"
 
 

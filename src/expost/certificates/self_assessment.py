@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from expost._version import __version__
-from expost.budget.signing import SigningKey, document_text
-from expost.certificates.document import TUNING, Record
+from expost.budget.signing import SigningKey
+from expost.certificates.document import TUNING, Record, document_text
 from expost.certificates.envelope import canonical_json, envelope
 from expost.certificates.officer_report import registry, report, spreadsheet_cell
 

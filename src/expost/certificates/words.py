@@ -402,6 +402,8 @@ def question_words(query: Record) -> str:
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
     within, most = query["within"], query["plus_minus"]
+    if query.get("top") is not None:
+        return f"the {query['top']} largest groups, with {100 * query['confidence']:g} % confidence"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
 
@@ -409,6 +411,8 @@ def error_words(query: Record) -> str:
 def answers_words(document: Record) -> str:
     """Return how many groups reached the error."""
     answered = len(document["answers"])
+    if document["query"].get("top") is not None:
+        return "the list is stated" if answered else "the list is not known with this confidence"
     return f"{answered:,} of {answered + len(document['unanswered']):,} groups reached this error"
 
 

@@ -209,7 +209,7 @@ def _finish(
     if out is not None and not _streamed(out):
         result.save(out)
     if out is not None and failure is None:
-        notes.print(f"answers: {out}")
+        notes.print(f"answers: {out}", soft_wrap=True)
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")

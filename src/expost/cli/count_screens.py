@@ -52,6 +52,13 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
 def _about_unanswered(result: CountResult) -> str:
     """Why groups may have no answer; says nothing about rows."""
     bias = (result.dropped_share or {}).get("bias", 0.0)
+    share: Mapping[str, Any] = result.dropped_share or {}
+    if result.within is not None and bias >= result.within and share.get("of") == "pairs":
+        return (
+            f"No group is called within {result.within:.0%}: the cap on groups per person may have "
+            "moved counts by more. Give a larger --max-groups-per-user (or auto), a larger "
+            "--within or --epsilon; --one-row-per-user if everybody has one row."
+        )
     if result.within is not None and bias >= result.within:
         return (
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
@@ -134,6 +141,8 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
         f"The cap{caps} dropped {least}about {share['estimate']:.1%} of {what} "
         f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
     )
+    if share.get("corrected"):
+        text = text.replace("intervals are for the capped values", "counts are corrected for that")
     if share["of"] == "amount":
         text += " The amount includes what the bounds clip."
     if result.within is not None and (share.get("bias") or share.get("shift")):

@@ -103,7 +103,7 @@ def remote_count(
         notes.print(f"certificate: {certificate}")
     if out is not None:
         result.save(out)
-        notes.print(f"answers: {out}")
+        notes.print(f"answers: {out}", soft_wrap=True)
 
 
 @app.command("plan")
