@@ -53,7 +53,12 @@ def requests_page(
     older = shown[-1]["id"] if len(views) > PER_PAGE else None
     timing = _timing(server, shown, reload)
     year, search = datetime.now(UTC).year, urlencode(given)
-    filled = {"given": given, "search": search, "year": year, "statuses": STATUSES[2:]}
+    filled: dict[str, Any] = {
+        "given": given,
+        "search": search,
+        "year": year,
+        "statuses": STATUSES[2:],
+    }
     return page("requests.html", me, requests=shown, older=older, **timing, **filled)
 
 
