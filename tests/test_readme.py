@@ -50,6 +50,7 @@ def test_every_door_has_six_lines() -> None:
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
     """The analyst's and the officer's lines, on the made-up customers of ``expost tour``."""
     pytest.importorskip("ibis")
+    pytest.importorskip("sqlglot")
     write_customers(tmp_path / "customers.csv", tmp_path / "regions.txt")
     for block in code("sh"):
         done = subprocess.run(

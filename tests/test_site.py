@@ -64,6 +64,24 @@ def test_every_image_has_words_for_those_who_do_not_see_it() -> None:
             assert len(text.split()) >= 4, (page.name, path)
 
 
+_NOT_OUR_WORDS = re.compile(
+    r"dearest|stands? in (its|their) place|is asked by|\bdesk\b|utility-first|runs as a test"
+    r"|not private\b|realised charge|noise taken off|promise|progress goal",
+    re.IGNORECASE,
+)
+"""Words that readers had to read twice, or that can be read as their opposite."""
+
+
+def test_pages_use_one_language() -> None:
+    """Prose outside code; advisories and the paper's tables quote what was written before."""
+    quoting = ("advisories", "reproduction", "tightness")
+    pages = [path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & set(path.parts)]
+    for page in [ROOT / "README.md", *pages]:
+        if page.stem not in quoting:
+            prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL)
+            assert [match[0] for match in _NOT_OUR_WORDS.finditer(prose)] == [], page.name
+
+
 def test_page_titles_say_the_task() -> None:
     """Two words at least: a title such as "Text" helps nobody who searches."""
     for page in DOCS.rglob("*.md"):

@@ -216,8 +216,8 @@ def measured(
         return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     occurrence = ibis.row_number().over(alike).cast("string")
-    rows = rows.mutate(**{_WHO: _user_text(rows, collated), _OCCURRENCE: occurrence})
-    order = [_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    rows = rows.mutate(**{_WHO: user_text(rows, collated), _OCCURRENCE: occurrence})
+    order = [salted_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
     rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
     rows = rows.mutate(**{_RANK: rank})
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
@@ -250,8 +250,8 @@ def totals(
     if most is None:
         order = [pairs[GROUP]]
     else:
-        pairs = pairs.mutate(**{_WHO: _user_text(pairs, collated)})
-        order = [_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
+        pairs = pairs.mutate(**{_WHO: user_text(pairs, collated)})
+        order = [salted_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
     if most is not None or limit is not None:
         rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
         pairs = pairs.mutate(**{_RANK: rank})
@@ -378,7 +378,7 @@ def _only(rows: Any, keys: Sequence[str]) -> Any:
     return rows.semi_join(ibis.memtable({GROUP: list(keys)}), GROUP)
 
 
-def _user_text(pairs: Any, collated: bool) -> Any:
+def user_text(pairs: Any, collated: bool) -> Any:
     """The user as text: one text per user, also where equal users are written differently."""
     user, engine = pairs[USER], ibis_module().get_backend(pairs).name
     kind = user.type()
@@ -388,7 +388,7 @@ def _user_text(pairs: Any, collated: bool) -> Any:
     return columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
 
 
-def _hash(rows: Any, names: list[str], salt: str) -> Any:
+def salted_hash(rows: Any, names: list[str], salt: str) -> Any:
     """MD5 of the salt and some columns: any hash will do for privacy, see above."""
     ibis = ibis_module()
     text = ibis.literal(salt)

@@ -269,7 +269,7 @@ def run_request(
     holds what was bought, also if this raises.
     """
     progress = Progress() if progress is None else progress
-    request = _capped(request, progress, randomness)
+    request = choose_caps(request, progress, randomness)
     groups, values = _values(request, progress, randomness)
     refinement = refinement_of(request, progress, groups, values, randomness)
     progress.refinement = refinement
@@ -312,8 +312,8 @@ def _values(
     return released, values.on(released)
 
 
-def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
-    """The request with its caps: as given, 1 if there is one group, or chosen privately."""
+def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
+    """Return the request with its caps: as given, 1 for one group, or chosen privately."""
     progress.most = request.cap if isinstance(request.cap, int) else None
     if request.cap == AUTO and not request.chooses_cap:
         progress.most = 1

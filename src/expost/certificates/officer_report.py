@@ -44,7 +44,7 @@ from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_wor
 from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
-_KINDS |= {"tune": "a trained model"}
+_KINDS |= {"tune": "a trained model", "quantile": "quantiles"}
 _VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
 _VARIANTS |= {"renyi": "Renyi DP"}
 _WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
@@ -282,7 +282,7 @@ def _accuracy_of_model(certificate: Record) -> dict[str, Any]:
 
 
 def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
-    query, dropped = certificate["query"], certificate["dropped_share"]
+    query, dropped = certificate["query"], certificate.get("dropped_share")
     text = (
         "Each answer has an interval that contains the exact value with the stated confidence, "
         "noise included. Groups that did not reach the error have wider intervals; small groups "

@@ -166,7 +166,7 @@ def count_command(
     if plot is not None:
         plots.check_path(plot)
     check_out(out)
-    check_certificate(certificate)
+    check_new_certificate(certificate)
     request = request_of_options(options, sum_column, mean_column)
     if facts is not None:
         fill_stated_facts(request, facts)
@@ -258,7 +258,7 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def check_certificate(path: Path | None) -> None:
+def check_new_certificate(path: Path | None) -> None:
     """Refuse a certificate that could not be written later."""
     if path is None:
         return

@@ -34,6 +34,7 @@ from expost.cli.output import (
     visible,
 )
 from expost.cli.plan import plan_command
+from expost.cli.quantile import quantile_command
 from expost.cli.query_sql import query_command
 from expost.cli.request_options import schema
 from expost.cli.serve import serve
@@ -134,6 +135,7 @@ app.command("plan")(plan_command)
 app.command("tune")(tune_command)
 app.command("describe")(describe_command)
 app.command("count", cls=CountCommand)(count_command)
+app.command("quantile", cls=CountCommand)(quantile_command)
 app.command("query")(query_command)
 app.command()(schema)
 app.command("audit")(audit_command)
