@@ -73,6 +73,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(if $(REAL),$(BIN)/python -m scripts.noise_reduction)
 	$(if $(REAL),$(BIN)/python -m scripts.least_epsilon)
 	$(BIN)/python -m scripts.screens
+	$(BIN)/python -m scripts.gallery
 	$(BIN)/python -m scripts.fill_documents
 	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.server_pictures; fi
 

@@ -218,6 +218,11 @@ def _pages_outside(app: Any, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"]({file}", f"]({page}")
 
 
+def _included(app: Any, path: Path, docname: str, source: list[str]) -> None:
+    """Point links at files beside an included one to the pages that include them."""
+    source[0] = source[0].replace("](CHANGELOG.md", "](docs/project/changelog.md")
+
+
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`]+`|\]\([^)]*\)|<!--.*?-->)", re.MULTILINE | re.DOTALL)
 _RAISED = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\w))")
 _LOWERED = re.compile(r"(?<=\w)_(?:\{([^{}]*)\}|([A-Za-zα-ω⊥])(?!\w))")
@@ -243,5 +248,6 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", _show_colon, priority=600)
     app.connect("autodoc-process-docstring", _list_parts)
     app.connect("source-read", _pages_outside)
+    app.connect("include-read", _included)
     app.connect("source-read", _formulas)
     app.connect("autodoc-process-signature", _plain_signature)

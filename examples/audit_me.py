@@ -1,4 +1,4 @@
-"""Audit candidates that keep their promises, and a mechanism that does not.
+"""Audit candidates that keep their guarantees, and a mechanism that does not.
 
 First write two neighbouring data sets::
 

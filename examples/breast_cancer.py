@@ -1,4 +1,4 @@
-"""Find the cheapest pure-DP classifier that passes a bar, on scikit-learn's breast-cancer data.
+"""Find the cheapest pure-DP classifier that passes a goal, on scikit-learn's breast-cancer data.
 
 The candidates are private naive Bayes classifiers: noisy counts per class and bin of a few
 features, with public bin edges. Each candidate also returns a noisy accuracy on held-out rows.
@@ -52,7 +52,7 @@ class PrivateNaiveBayes:
 
     @property
     def guarantee(self) -> PureDP:
-        """The promise of one call, when one row may be replaced."""
+        """The guarantee of one call, when one row may be replaced."""
         return PureDP(self.epsilon, "replace")
 
     def __call__(self, data: dict[str, Any], randomness: Randomness) -> Model:

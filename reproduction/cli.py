@@ -13,6 +13,7 @@ from expost import plots
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from expost.tuning.request.tune_request import parsed
+from reproduction import analysts as everyday
 from reproduction import facts as facts_about_adult
 from reproduction import figure1 as figure_one
 from reproduction import least_epsilon as least
@@ -535,3 +536,24 @@ def facts(
                 console.print(table)
 
     show(document, as_json=as_json, render=render)
+
+
+@app.command()
+def analysts(
+    tasks: Annotated[str, typer.Option(help="Comma-separated tasks.")] = ",".join(everyday.TASKS),
+    runs: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 20,
+    as_json: Json = False,
+) -> None:
+    """Everyday questions: what is answered and right, and what it costs."""
+    rows = everyday.analyst_rows(tasks.split(","), runs)
+
+    def render(console: Console) -> None:
+        table = Table("task", "method", "ε", "spent", "answered", "right", "coverage")
+        for row in rows:
+            numbers = (row[name] for name in ("epsilon", "spent", "answered", "right", "coverage"))
+            table.add_row(
+                row["task"], row["method"], *("–" if n is None else f"{n:.4g}" for n in numbers)
+            )
+        console.print(table)
+
+    show({"rows": rows}, as_json=as_json, render=render)

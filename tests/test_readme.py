@@ -40,6 +40,8 @@ def test_every_door_has_six_lines() -> None:
     doors = README[README.index("## Four doors") : README.index("## Read on")]
     blocks = code("(?:python|sh)", doors)
     assert len(blocks) == 4
+    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert code("(?:python|sh)", front) == blocks  # the front page shows the same
     for block in blocks:
         lines = [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
         assert len(lines) <= 6, block
@@ -48,6 +50,7 @@ def test_every_door_has_six_lines() -> None:
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
     """The analyst's and the officer's lines, on the made-up customers of ``expost tour``."""
     pytest.importorskip("ibis")
+    pytest.importorskip("sqlglot")
     write_customers(tmp_path / "customers.csv", tmp_path / "regions.txt")
     for block in code("sh"):
         done = subprocess.run(

@@ -56,6 +56,40 @@ def test_a_quick_start_runs(
     capfd.readouterr()
 
 
+def test_every_image_has_words_for_those_who_do_not_see_it() -> None:
+    """Alternative texts are sentences or phrases, not names of files."""
+    pages = [path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & set(path.parts)]
+    for page in [ROOT / "README.md", *pages]:
+        for text, path in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", page.read_text("utf-8")):
+            assert len(text.split()) >= 4, (page.name, path)
+
+
+_NOT_OUR_WORDS = re.compile(
+    r"dearest|stands? in (its|their) place|is asked by|\bdesk\b|utility-first|runs as a test"
+    r"|not private\b|realised charge|noise taken off|promise|progress goal",
+    re.IGNORECASE,
+)
+"""Words that readers had to read twice, or that can be read as their opposite."""
+
+
+def test_pages_use_one_language() -> None:
+    """Prose outside code; advisories and the paper's tables quote what was written before."""
+    quoting = ("advisories", "reproduction", "tightness")
+    pages = [path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & set(path.parts)]
+    for page in [ROOT / "README.md", *pages]:
+        if page.stem not in quoting:
+            prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text("utf-8"), flags=re.DOTALL)
+            assert [match[0] for match in _NOT_OUR_WORDS.finditer(prose)] == [], page.name
+
+
+def test_page_titles_say_the_task() -> None:
+    """Two words at least: a title such as "Text" helps nobody who searches."""
+    for page in DOCS.rglob("*.md"):
+        if not {"_build", "generated"} & set(page.parts) and page.name != "index.md":
+            title = page.read_text("utf-8").splitlines()[0]
+            assert re.match(r"# \S+ \S+|```{include}", title), page.name
+
+
 def test_there_is_a_quick_start_for_every_kind_of_user() -> None:
     names = {page.stem for page in QUICK_STARTS}
     assert names == {"analyst", "data-scientist", "ml-engineer", "privacy-officer"}

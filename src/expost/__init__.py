@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from expost._version import __version__
 
 if TYPE_CHECKING:
+    from expost.analytics.quantiles import quantile
     from expost.analytics.query import count, mean, sum
     from expost.analytics.sql_run import query
     from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
@@ -119,6 +120,7 @@ __all__ = [
     "load_model",
     "mean",
     "plan_job",
+    "quantile",
     "query",
     "read_certificate",
     "sum",
@@ -127,6 +129,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "expost.analytics.quantiles": "quantile",
     "expost.analytics.query": "count mean sum",
     "expost.analytics.sql_run": "query",
     "expost.budget": "Account ApproxBudget Ledger PureBudget RenyiBudget ZCDPBudget",

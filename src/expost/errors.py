@@ -25,7 +25,6 @@ Tests: ``tests/test_errors.py``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -264,8 +263,3 @@ def _number(number: object) -> str:
         return number if isinstance(number, str) else _shown(number)
     digits, _, exponent = str(float(number)).partition("e")
     return digits.removesuffix(".0") + (f"e{int(exponent)}" if exponent else "")
-
-
-def deprecated(old: str, new: str) -> None:
-    """Warn the caller's caller of a public name that goes in a later version."""
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)

@@ -25,9 +25,8 @@ from expost.analytics.refinement_noise import (
     geometric_grid,
 )
 from expost.errors import InvalidInput
-from expost.mechanisms.discrete_noise import laplace_paths
 from expost.randomness.coins import KeepLaw
-from expost.randomness.samplers import keep_coins
+from expost.randomness.samplers import keep_coins, laplace_paths
 from tests.analytics import laws
 
 FALSE_ALARM = 1e-6

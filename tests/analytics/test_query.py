@@ -291,7 +291,7 @@ class TestLedger:
     def test_two_counts_add_up(self, ledger):
         """The second is refused when the first has left too little.
 
-        Catches a ledger that is asked about the realised charge only.
+        Catches a ledger that is asked about the actual charge only.
         """
         first = expost.count(SIZES, keys=list(SIZES), epsilon=8, ledger=ledger)
         left = ledger.remaining()

@@ -273,7 +273,7 @@ class TestTheLargestByEnumeration:
         assert max(each[2] for each in here) <= Fraction(max(costs))
 
     def test_some_transcript_uses_it_up(self, capped):
-        """Near equality: the user's group is the dearest one."""
+        """Near equality: the user's group is the most expensive one."""
         leaves, costs = capped
         laws_of = [law_of(leaves, costs, each, coupled) for each in ([3, 2], [2, 2], [3, 1])]
         closest = max(loss(laws_of[0], laws_of[1]), loss(laws_of[0], laws_of[2]))
@@ -301,7 +301,7 @@ class TestTheLargestByEnumeration:
         assert loss(here, there) > 0.3
 
     def test_all_groups_are_looked_at(self, capped):
-        """Looking at every group is free up to the dearest one."""
+        """Looking at every group is free up to the most expensive one."""
         leaves, _ = capped
         for (answers, others, spent), _ in leaves:
             assert all(Fraction(answer.spent) == spent for answer in (*answers, *others))

@@ -218,5 +218,5 @@ def test_no_warning_from_noise_alone():
         progress.dropped = {"of": "rows"} | contribution.removed_share(
             values, 20, Fraction(1, 10), "laplace", 0.9, SimulationRandomness(seed)
         )
-        warned += len(query._warnings(request, progress))
+        warned += len(query.warnings_of_caps(request, progress))
     assert warned <= 2

@@ -110,6 +110,8 @@ REFUSED = {
     "": "give a SELECT",
     "SELECT " + "(" * 5000 + "1" + ")" * 5000: "",
     "SELECT COUNT(*) FROM t WHERE x = ?": "write the value",
+    "SELECT COUNT(*) * 1e FROM t": "",
+    "SELECT ROUND(COUNT(*), COUNT(*)) FROM t": "ROUND",
 }
 
 

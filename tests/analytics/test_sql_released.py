@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from expost.analytics.sql_released import Span, evaluate, ordered, variance_of
+from expost.analytics.sql_released import Span, evaluate, order_rows, variance_of
 
 A, B = Span(4.0, 3.0, 6.0), Span(-2.0, -3.0, -1.0)
 CELLS = {"a": A, "b": B, "g": "x", "n": None, "k": 3, "z": Span(0.0, -1.0, 1.0)}
@@ -57,6 +57,6 @@ def test_the_interval_of_a_variance_encloses_it():
 
 def test_order_and_limit():
     cells = [{"v": Span(v, v, v) if v is not None else None} for v in (1.0, 3.0, None, 2.0)]
-    assert ordered("abcd", cells, [("v", True)], None, 0) == ["b", "d", "a", "c"]
-    assert ordered("abcd", cells, [("v", False)], 2, 1) == ["d", "b"]
-    assert ordered("abcd", cells, [], None, 0) == list("abcd")
+    assert order_rows("abcd", cells, [("v", True)], None, 0) == ["b", "d", "a", "c"]
+    assert order_rows("abcd", cells, [("v", False)], 2, 1) == ["d", "b"]
+    assert order_rows("abcd", cells, [], None, 0) == list("abcd")

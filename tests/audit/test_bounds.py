@@ -128,7 +128,7 @@ def moment(loss: float, order: float) -> float:
 
 
 def exact_promise(kind: str, loss: float):
-    """The smallest promise of a kind that randomised response of this loss keeps."""
+    """The smallest guarantee of a kind that randomised response of this loss keeps."""
     if kind == "approx":
         p = 1 / (1 + math.exp(-loss))
         return ApproxDP(loss / 2, p - math.exp(loss / 2) * (1 - p))

@@ -275,6 +275,7 @@ def test_kill_9_under_two_names(path, tmp_path):
     """Catches an acknowledged entry that is lost when processes die under both names in turn."""
     coin = random.Random(11)
     log = tmp_path / "log"
+    log.touch()
     with bound(path, tmp_path / "bound.db") as other:
         refused = 0
         for number in range(60):
@@ -285,8 +286,12 @@ def test_kill_9_under_two_names(path, tmp_path):
                 refused += 1
                 name = other if name == path else path
                 Ledger.open(name)
+            before = log.stat().st_size
             child = fork(lambda name=name, number=number: spend([name], 1000, number, log))
-            time.sleep(coin.uniform(0.02, 0.12))
+            begun = time.monotonic()  # on a busy machine the child may take long to write anything
+            while log.stat().st_size == before and time.monotonic() < begun + 1:
+                time.sleep(0.002)
+            time.sleep(coin.uniform(0, 0.05))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         for name in (path, other, path):

@@ -357,7 +357,7 @@ def test_limits_that_are_far_too_large():
     ],
 )
 def test_a_promise_names_a_budget(promise, kind):
-    """Catches a budget that promises something else than the promise it was made from."""
+    """Catches a budget that promises something else than the guarantee it was made from."""
     budget = as_budget(promise)
     assert budget.kind == kind
     assert promise <= budget.guarantee()

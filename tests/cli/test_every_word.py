@@ -333,7 +333,7 @@ def section(report: dict[str, Any], heading: str) -> str:
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
         WAYS["progressive"] | {"goal": {"at_least": 0.94}},
-        ["The goal was missed: the last model is released as missed", "what to try a lower goal"],
+        ["The goal was missed: the last model is released as missed", "what to try - a lower goal"],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},

@@ -90,7 +90,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     config = write(tmp_path)
     X, y = clouds(noise=20.0)  # no model is much better than guessing
     np.savez(tmp_path / "rows.npz", X=X, y=y)
-    # A model below the bar passes with a chance of at most 1 − confidence.
+    # A model below the goal passes with a chance of at most 1 − confidence.
     bar = "at_least = 0.9\nconfidence = 0.999999"
     config.write_text(config.read_text().replace("at_least = 0.7", bar))
     done = run(str(config), "--out", "out", "--json")
@@ -103,7 +103,10 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
     assert shown.stdout.startswith("The goal was missed: no model was released (wanted: ")
-    assert "what to try a lower goal (at_least)" in " ".join(shown.stdout.split())
+    said = " ".join(shown.stdout.split())
+    assert "what to try - a lower goal (at_least)" in said
+    assert "likely if a tenth of the settings were good enough at ε = " in said
+    assert "--plan is free; a further run is charged" in said
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:

@@ -34,7 +34,7 @@ COUNT = Query(len)
 
 
 def plain(epsilon: float, **settings: Any) -> Candidate:
-    """A function with a promise: the count plus discrete Laplace noise."""
+    """A function with a guarantee: the count plus discrete Laplace noise."""
     noisy = DiscreteLaplace(COUNT, epsilon)
     return Candidate(
         lambda data, randomness: int(noisy(data, randomness).value),

@@ -145,7 +145,7 @@ QUERIES = [Candidate(Query(counted), guarantee=PureDP(0.5), repeats=20)]
 CASES: dict[str, tuple[Selector, list[Candidate]]] = {
     "best": (RandomDropping(2.0), candidates()),
     "bar": (RandomDropping(2.0, at_least=60.2), candidates()),
-    "a bar that nobody passes": (RandomDropping(2.0, at_least=1000), candidates()),
+    "a goal that nobody passes": (RandomDropping(2.0, at_least=1000), candidates()),
     "first above": (AboveThreshold(2.0, at_least=60.2), candidates()),
     "queries": (AboveThreshold(0.5, at_least=55), QUERIES),
     "fleet": (RandomDropping(2.0), candidates(Fleet)),

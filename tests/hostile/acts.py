@@ -1,4 +1,4 @@
-"""Hostile acts of a candidate, and a mechanism that keeps its promise while it commits them."""
+"""Hostile acts of a candidate, and a mechanism that keeps its guarantee while it commits them."""
 
 from __future__ import annotations
 

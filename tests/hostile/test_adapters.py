@@ -1,4 +1,4 @@
-"""The OpenDP adapter: neighbours in the relation that the promise names."""
+"""The OpenDP adapter: neighbours in the relation that the guarantee names."""
 
 from __future__ import annotations
 

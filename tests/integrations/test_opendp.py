@@ -1,4 +1,4 @@
-"""OpenDP measurements as candidates: the privacy map gives the promise."""
+"""OpenDP measurements as candidates: the privacy map gives the guarantee."""
 
 import pytest
 

@@ -265,7 +265,7 @@ def test_gaussian_scale_and_guarantee() -> None:
 
 
 def test_the_promise_names_the_relation() -> None:
-    """Would catch a promise for add-remove whatever was asked for."""
+    """Would catch a guarantee for add-remove whatever was asked for."""
     assert DiscreteLaplace(Query(same), 1, "replace").guarantee == PureDP(1, "replace")
     assert DiscreteGaussian(Query(same), 1, "replace").guarantee == ZCDP(1, "replace")
 
@@ -281,7 +281,7 @@ def test_gaussian_noise_of_vectors_is_for_the_l2_sensitivity() -> None:
 def test_scalar_noise_is_asked_for_at_the_right_spread(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Would catch a mechanism whose sampler gets another number than its promise rests on."""
+    """Would catch a mechanism whose sampler gets another number than its guarantee rests on."""
     asked: list[Any] = []
     for module, many in ((coins, ""), (samplers, "s")):
         for name in ("discrete_laplace", "discrete_gaussian"):
@@ -326,7 +326,7 @@ def test_vector_answers() -> None:
         DiscreteLaplace(Query(same, dimension=2), 1).answer([1, 2], [0])
 
 
-# The promise, exactly
+# The guarantee, exactly
 
 
 @pytest.mark.parametrize(

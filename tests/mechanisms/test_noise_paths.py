@@ -24,14 +24,10 @@ from reproduction.simulated_paths import simulate_gaussian_paths, simulate_lapla
 from scipy import stats
 
 from expost.mechanisms import discrete_noise
-from expost.mechanisms.discrete_noise import (
-    gaussian_path,
-    keep_coin,
-    laplace_path,
-    laplace_paths,
-)
+from expost.mechanisms.discrete_noise import gaussian_path, keep_coin, laplace_path
 from expost.randomness import coins, samplers
 from expost.randomness.coins import KeepLaw
+from expost.randomness.samplers import laplace_paths
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.randomness.bit_tree import assert_law, enumerate_law, rational
 from tests.statistical.goodness import alike, pooled_p_value

@@ -237,7 +237,7 @@ def exact_audit(
 
 
 def candidates_of(mechanisms: Sequence[FiniteMechanism | Candidate]) -> list[Candidate]:
-    """Return candidates unchanged, and tables as candidates with their exact pure promise."""
+    """Return candidates unchanged, and tables as candidates with their exact pure guarantee."""
     if not isinstance(mechanisms, (list, tuple)) or not mechanisms:
         raise InvalidInput(
             "mechanisms", type(mechanisms).__name__, "pass a list of FiniteMechanism or Candidate"
@@ -325,13 +325,13 @@ def _worst_output(measure: Measure, place: int) -> float | None:
 def require_promises(
     candidates: Sequence[Candidate], orders: Sequence[float] = ZCDP_ORDERS
 ) -> None:
-    """Raise an error if a table breaks the promise of its candidate."""
+    """Raise an error if a table breaks the guarantee of its candidate."""
     for place, candidate in enumerate(candidates):
         _require_kept(candidate, place, orders)
 
 
 def _require_kept(candidate: Candidate, place: int, orders: Sequence[float]) -> None:
-    """Raise an error if a table breaks its promise by more than rounding."""
+    """Raise an error if a table breaks its guarantee by more than rounding."""
     table, promise = candidate.mechanism, candidate.guarantee
     if not isinstance(table, FiniteMechanism):
         return

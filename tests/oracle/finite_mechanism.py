@@ -112,7 +112,7 @@ class FiniteMechanism:
         Returns
         -------
         FiniteMechanism
-            The promise of the mechanism holds for the table, because clamping is post-processing.
+            The guarantee of the mechanism holds for the table, because clamping is post-processing.
         """
         if (
             not isinstance(mechanism, (DiscreteLaplace, DiscreteGaussian))
@@ -169,7 +169,7 @@ class FiniteMechanism:
         params : mapping, optional
             Public settings of the candidate.
         guarantee : Guarantee, optional
-            The promise. Default: the exact pure ε of the table, rounded up.
+            The guarantee. Default: the exact pure ε of the table, rounded up.
         repeats, drop_rate, priority
             As for :class:`~expost.selection.candidate.Candidate`.
 
@@ -200,7 +200,7 @@ class FiniteMechanism:
         return _padded(max(0.0, largest) / (order - 1))
 
     def curve(self, orders: Iterable[float], neighbours: str = ADD_REMOVE) -> RenyiDP:
-        """Return the Rényi promise that the table keeps at these orders."""
+        """Return the Rényi guarantee that the table keeps at these orders."""
         listed = tuple(orders)
         return RenyiDP(listed, tuple(self.renyi(order) for order in listed), neighbours)
 

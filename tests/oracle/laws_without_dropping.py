@@ -112,7 +112,7 @@ def above_threshold_queries(
     reached = np.exp(-rate * np.maximum(needed, 0.0))  # P(noise ≥ needed)
     exactly = np.where(needed >= 0, -np.expm1(-rate) * reached, 0.0)
     exactly[:, -1] = reached[:, -1]
-    # Query, level: P(noise < what the bar needs).
+    # Query, level: P(noise < what the goal needs).
     below = -np.expm1(-rate[:, 0] * np.maximum(needed[:, 0], 0.0))
     before = np.concatenate([np.ones((1, len(k))), np.cumprod(below, axis=0)])
     chance = -math.expm1(-overhead) * np.exp(-overhead * k)

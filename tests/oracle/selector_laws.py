@@ -233,7 +233,7 @@ def _noise_reduction(
             "mechanisms", "other mechanisms", "pass DiscreteLaplace levels of a query of one value"
         )
     if selector.at_least is None:
-        raise InvalidInput("at_least", None, "pass the bar that a score must reach")
+        raise InvalidInput("at_least", None, "pass the goal that a score must reach")
     answers = [_answer(levels[0].query, each) for each in _both(data)]
     rates = [float(1 / level.spread) for level in levels]
     margin = min(math.ceil(40.0 / rates[0]), _LARGEST_WINDOW // 4)

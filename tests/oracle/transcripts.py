@@ -6,8 +6,8 @@ drawn (here: all outcomes, with their exact probabilities) and settled. For a re
 analyst sees the refusal. What is checked (``theorem:rdp-filter`` and its pure, approximate and zCDP
 forms):
 
-* *against the budget*: the law of whole transcripts keeps the promise of the budget;
-* *against what was settled*: charging each transcript the sum of its realised charges is ex-post
+* *against the budget*: the law of whole transcripts keeps the guarantee of the budget;
+* *against what was settled*: charging each transcript the sum of its actual charges is ex-post
   valid (pure and Rényi budgets).
 
 Requests run one after another; :mod:`expost.budget.limits` argues that concurrent reservations are
@@ -77,7 +77,7 @@ class FilterReport:
     budget : dict
         The budget.
     claims : tuple of ClaimAudit
-        The promise of the budget, checked against the law of the transcripts.
+        The guarantee of the budget, checked against the law of the transcripts.
     realised : tuple of ClaimAudit
         The settled charges, checked against the law of the transcripts.
     """
@@ -231,7 +231,7 @@ def _pair(chances: Floats, *, one_class: bool) -> LawPair:
 
 
 def _table(promise: Guarantee) -> Charges:
-    """Return a table with one charge, the promise of the budget."""
+    """Return a table with one charge, the guarantee of the budget."""
     return Charges((promise,), (0,), promise * 0 if promise.kind != "approx" else promise)
 
 

@@ -237,7 +237,7 @@ def test_noise_never_overshoots_and_is_the_least(delta: float) -> None:
 
 
 def test_the_promise_of_calibrated_noise_keeps_the_target() -> None:
-    """By the loss distribution: the promise converts to at most ε, and ε is nearly used."""
+    """By the loss distribution: the guarantee converts to at most ε, and ε is nearly used."""
     rates, steps, targets = random_targets(12)
     noises = calibrate_noise(sampling_rates=rates, steps=steps, epsilons=targets, delta=1e-6)
     for rate, count, target, noise in zip(rates, steps, targets, noises, strict=True):

@@ -53,7 +53,7 @@ kinds = st.sampled_from(sorted(KINDS))
 
 
 def numbers(guarantee: Guarantee) -> list[Fraction]:
-    """All numbers of a promise that grow with the loss."""
+    """All numbers of a guarantee that grow with the loss."""
     return [Fraction(mine) for mine, _ in guarantee._numbers(guarantee)]
 
 
@@ -113,7 +113,7 @@ def test_many_tenths() -> None:
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "2", None, math.nan])
 def test_bad_counts_are_refused(count: Any) -> None:
-    """Would catch a promise of half a run."""
+    """Would catch a guarantee of half a run."""
     with pytest.raises(InvalidGuarantee, match="count"):
         PureDP(1) * count
 
@@ -127,7 +127,7 @@ def test_bad_counts_are_refused(count: Any) -> None:
     ],
 )
 def test_sums_that_promise_nothing_are_refused(overflow: Callable[[], Guarantee]) -> None:
-    """Would catch ε = ∞ or δ ≥ 1 passing for a promise."""
+    """Would catch ε = ∞ or δ ≥ 1 passing for a guarantee."""
     with pytest.raises(InvalidGuarantee):
         overflow()
 
@@ -144,7 +144,7 @@ def test_zero_like() -> None:
 
 @given(kinds, losses, losses)
 def test_comparison_follows_the_numbers(kind: str, x: float, y: float) -> None:
-    """Would catch a comparison turned round; a promise implies itself and every larger one."""
+    """Would catch a comparison turned round; a guarantee implies itself and every larger one."""
     a, b = KINDS[kind](x), KINDS[kind](y)
     assert (a <= b) == all(
         mine <= theirs for mine, theirs in zip(numbers(a), numbers(b), strict=True)
@@ -401,7 +401,7 @@ def test_conversions_of_nothing() -> None:
 
 
 def test_pure_and_approximate_conversions() -> None:
-    """Would catch a promise sharpened on the way."""
+    """Would catch a guarantee sharpened on the way."""
     assert PureDP(2).to_approx() == ApproxDP(2, 0)
     assert PureDP(2).to_approx(1e-3) == ApproxDP(2, 1e-3)
     assert ApproxDP(2, 1e-3).to_approx(1e-2) == ApproxDP(2, 1e-2)
@@ -415,7 +415,7 @@ def test_pure_and_approximate_conversions() -> None:
 @pytest.mark.parametrize("promise", [ZCDP(1), RenyiDP([2], [1])])
 @pytest.mark.parametrize("delta", [0, 1, -1e-6, 2, math.nan, True, "1e-6"])
 def test_conversion_refuses_bad_deltas(promise: Guarantee, delta: Any) -> None:
-    """Would catch a Rényi promise turned into a pure one."""
+    """Would catch a Rényi guarantee turned into a pure one."""
     with pytest.raises(InvalidGuarantee) as refusal:
         promise.to_approx(delta)
     assert refusal.value.field == "delta"
@@ -507,7 +507,7 @@ WRONG = [
 def test_bad_values_are_refused_by_name(
     field: str, make: Callable[[Any], Guarantee], value: Any
 ) -> None:
-    """Would catch nonsense that becomes a promise, or a refusal that does not say which field."""
+    """Would catch nonsense that becomes a guarantee, or a refusal that does not say which field."""
     with pytest.raises(InvalidGuarantee, match=field) as refusal:
         make(value)
     assert refusal.value.field == field
@@ -543,7 +543,7 @@ def test_bad_shapes_are_refused_by_name(field: str, make: Callable[[], Guarantee
 
 
 def test_promises_are_frozen_and_hashable() -> None:
-    """Would catch a promise changed after it was given."""
+    """Would catch a guarantee changed after it was given."""
     for make in KINDS.values():
         promise = make(1.0)
         assert hash(promise) == hash(make(1.0))

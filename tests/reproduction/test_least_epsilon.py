@@ -114,7 +114,7 @@ def test_runs_do_not_depend_on_processes(private: Problem) -> None:
 
 
 def test_what_reached_says_is_true(private: Problem) -> None:
-    """Catches a "reached" that repeats "passed": at a bar that no model has, none is reached."""
+    """Catches a "reached" that repeats "passed": at a goal that no model has, none is reached."""
     searches = searches_of(private, (0.8,))
     hard = {0.8: 10**6}
     run = one_run(replace(searches, goals=hard), [1, 1])[0.8]

@@ -167,7 +167,7 @@ def test_the_papers_charge_is_not_less_than_the_sharp_one():
 
 
 def test_less_is_better_for_an_mse():
-    """The bar is a fraction of the variance, and a larger error does not pass."""
+    """The goal is a fraction of the variance, and a larger error does not pass."""
     bank = bank_of({0.1: [[0.024]], 0.2: [[0.026]]}, task="twitter")
     problem = TableProblem.of(TASKS["twitter"], bank, 0.5, (0.1, 0.2))
     assert problem.target == pytest.approx(-0.025)

@@ -152,7 +152,7 @@ def test_reach_rows_hold_together(planned: tuple[Ladder, Schedule]) -> None:
         assert row.runs_mean > 0
     for share in (0.5, 0.1):
         means = [rows[level, share].epsilon_mean for level in LEVELS]
-        assert means == sorted(means)  # a bar that only higher levels reach costs more
+        assert means == sorted(means)  # a goal that only higher levels reach costs more
     assert rows[0.1, 0.5].epsilon_mean < rows[0.1, 0.05].epsilon_mean
     assert rows[0.1, 0.5].epsilon_p90 >= min(plan.first_charges)
 

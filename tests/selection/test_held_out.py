@@ -156,7 +156,7 @@ def test_levels_without_room_are_left_out() -> None:
 
 @pytest.mark.parametrize(("steps", "monotone"), [(1, True), (1 << 16, True), (52429, False)])
 def test_outputs_below_the_bar_rarely_pass_however_many_looks(steps: int, monotone: bool) -> None:
-    """All counts lie one step below the bar: 2,000 searches of 24 looks."""
+    """All counts lie one step below the goal: 2,000 searches of 24 looks."""
     epsilons = [0.02 * 1.2**number for number in range(24)]
     bar = 1000 * steps
     rule = HeldOut.for_levels(

@@ -319,7 +319,7 @@ crashing_search(sys.argv[1], sys.argv[2])
 
 
 def crashing_search(ledger: str, checkpoint: str) -> Any:
-    """Search four levels for a bar that the third reaches; die while the third is looked at."""
+    """Search four levels for a goal that the third reaches; die while the third is looked at."""
 
     def look(values: np.ndarray, scale: float) -> float:
         if os.environ.get("EXPOST_TEST_DIE") and scale < 1 / gaussian_mu(0.3, 2.5e-7):

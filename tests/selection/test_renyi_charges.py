@@ -336,7 +336,7 @@ BAD_LISTS: dict[str, list[Candidate]] = {
     "approximate promises": [candidate(ApproxDP(0.1, 1e-6))],
     "mixed kinds": [candidate(ZCDP(0.1)), candidate(PureDP(0.1))],
     "mixed relations": [candidate(ZCDP(0.1)), candidate(ZCDP(0.1, "replace"))],
-    "a promise of 0 without a drop rate": [candidate(ZCDP(0))],
+    "a guarantee of 0 without a drop rate": [candidate(ZCDP(0))],
 }
 
 

@@ -11,12 +11,14 @@ from functools import lru_cache
 
 import pytest
 
-from expost.randomness.coins import Arithmetic
+from expost.randomness.coins import BracketArithmetic
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("exp_minus", "minus_ln"):
-            patch.setattr(Arithmetic, name, lru_cache(1 << 14)(getattr(Arithmetic, name)))
+            patch.setattr(
+                BracketArithmetic, name, lru_cache(1 << 14)(getattr(BracketArithmetic, name))
+            )
         yield

@@ -66,7 +66,7 @@ class Case:
 
 
 def random_cases(seed: int, instances: int = INSTANCES) -> Iterator[Case]:
-    """Batches of random instances; every second one drops at exactly the rate of the promise."""
+    """Batches of random instances; every second one drops at exactly the rate of the guarantee."""
     rng = np.random.default_rng(seed)
     for batch in range(instances // BATCH):
         shape = (BATCH, int(rng.integers(1, 5)))

@@ -237,7 +237,7 @@ def _beats(best_at_most: Array, i: int) -> Array:
 
 
 def first_pass(q: Array, settings: Dropping, bar: int, order: Sequence[int]) -> tuple[Array, Array]:
-    """Terms of "the first kept copy, in this order, whose score reaches the bar" and of "none"."""
+    """Terms of "the first kept copy, in this order, whose score reaches the goal" and of "none"."""
     keep, copies = settings.keep()[..., 0], settings.copies[:, None]
     passes, fails = pass_chances(q, bar)
     log_none = copies * log_miss(keep, passes, fails)
@@ -251,7 +251,7 @@ def first_pass(q: Array, settings: Dropping, bar: int, order: Sequence[int]) -> 
 
 
 def pass_chances(q: Array, bar: int) -> tuple[Array, Array]:
-    """The chances that one output reaches the bar, and that it does not: (batch, 1, candidate)."""
+    """The chances that one output reaches the goal, and that it does not: (batch, 1, candidate)."""
     passes, fails = q[..., bar:].sum(-1)[:, None], q[..., :bar].sum(-1)[:, None]
     return np.minimum(passes, 1.0), np.minimum(fails, 1.0)
 
@@ -261,7 +261,7 @@ def _earlier(order: Sequence[int], i: int) -> Sequence[int]:
 
 
 def above_threshold(q: Array, settings: Dropping, bar: int) -> Law:
-    """Algorithm 2: the first kept output that reaches the bar, else nothing."""
+    """Algorithm 2: the first kept output that reaches the goal, else nothing."""
     terms, nothing = first_pass(q, settings, bar, range(q.shape[1]))
     good = np.where(np.arange(q.shape[2]) >= bar, q, 0.0)
     return settings.sum(terms, nothing, settings.copies[..., None] * settings.keep()[:, -1] * good)
@@ -358,7 +358,7 @@ def _geometric(value: Array, rate: Array) -> Array:
 
 
 def doubling(q: Array, copies: Array, bar: int) -> Law:
-    """Every copy in order until one reaches the bar."""
+    """Every copy in order until one reaches the goal."""
     always = Dropping(np.ones(len(q)), np.zeros(q.shape[:2]), copies, levels=1)
     terms, nothing = first_pass(q, always, bar, range(q.shape[1]))
     return Law.exactly(terms[:, 0], nothing[:, 0])

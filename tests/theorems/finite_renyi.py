@@ -44,7 +44,7 @@ def exact_curves(here: Array, there: Array, orders: Sequence[float] = ORDERS) ->
 class Instance:
     """Candidates on a pair of neighbouring datasets.
 
-    With their repeats and (for some) drop rates, and a bar for Algorithm 2.
+    With their repeats and (for some) drop rates, and a goal for Algorithm 2.
     """
 
     here: Array
@@ -167,7 +167,7 @@ def random_dropping(q: Array, repeats: Sequence[int], levels: Levels) -> Law:
 
 
 def above_threshold(q: Array, repeats: Sequence[int], levels: Levels, bar: int) -> Law:
-    """Algorithm 2: the first kept output that reaches the bar."""
+    """Algorithm 2: the first kept output that reaches the goal."""
     copies = np.array(repeats, dtype=float)[:, None]
     passes = q[:, bar:].sum(axis=1)[:, None]
     none = np.exp(copies * _log_survival(levels.keep, passes))

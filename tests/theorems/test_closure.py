@@ -92,7 +92,7 @@ class Server:
         self.charges = {version: rng.uniform(0, 0.8, 3) for version in self.versions}
 
     def delta(self) -> float:
-        """The sum of the δ of the requests, the dearest version of the third."""
+        """The sum of the δ of the requests, the most expensive version of the third."""
         sticks = {v: stick(*self.laws[v], self.charges[v]) for v in self.versions}
         return sticks[0,] + sticks[1,] + max(sticks[v] for v in self.versions if v[0] == 2)
 

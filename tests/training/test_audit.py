@@ -39,7 +39,7 @@ def observed(model, noise, data, seed, n, trials):
     rows.
     """
     X, y = data
-    batch = 10 * len(X) / n  # the same rate with and without the canary, as the promise takes it
+    batch = 10 * len(X) / n  # the same rate with and without the canary, as the guarantee takes it
     settings = Configuration(1.0, 2, batch, 1.0, noise_multiplier=noise)
     found = Fleet(model, [settings] * trials).train(
         X, y, randomness=SimulationRandomness(seed), simulation=True

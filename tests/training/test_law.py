@@ -1,4 +1,4 @@
-"""What every engine executes, against the law that the promise is computed for.
+"""What every engine executes, against the law that the guarantee is computed for.
 
 Independent references: gradients and clipping in NumPy, the Gaussian, the binomial law. A
 comparison of two engines would not see a mistake that both share. Noise that is halved, a sampling

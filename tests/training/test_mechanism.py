@@ -37,7 +37,7 @@ def test_a_mechanism_promises_what_it_executes():
 
 @pytest.mark.parametrize("rows", [0, 1, 99, 101, 1000])
 def test_another_number_of_rows_changes_no_promise(rows):
-    """The promise is for add-remove neighbours, so no number of rows may be refused."""
+    """The guarantee is for add-remove neighbours, so no number of rows may be refused."""
     mechanism = DPSGD("logistic", GRID[0], 100)
     X, y = data()
     trained = mechanism((np.resize(X, (rows, 3)), np.resize(y, rows)), Randomness())

@@ -189,6 +189,8 @@ def test_what_a_fit_promises_is_known_before():
         counted.privacy_guarantee() == counted.privacy_guarantee(8) == counted.fit(X, y).guarantee_
     )
     assert counted.guarantee_.neighbours == "add-remove"
+    with pytest.warns(DeprecationWarning, match="use guarantee_"):
+        assert counted.promise_ == counted.guarantee_
 
 
 def test_columns_by_name():
@@ -210,7 +212,7 @@ def test_columns_by_name():
 
 
 def test_a_seeded_model_reports_no_privacy():
-    """Catches a promise that the noise of a seed does not keep."""
+    """Catches a guarantee that the noise of a seed does not keep."""
     settings = {**CLASSIFIER, "simulation": True}
     seeded = DPLogisticRegression(random_state=1, **settings).fit(np.eye(4), [0, 1, 0, 1])
     assert seeded.privacy_spent_ is None

@@ -45,7 +45,7 @@ class NearestNoisyMean(ClassifierMixin, BaseEstimator):
 
 
 class SelfDescribing(NearestNoisyMean):
-    """The same with a promise of its own."""
+    """The same with a guarantee of its own."""
 
     def privacy_guarantee(self, n: int) -> Any:
         assert n > 0

@@ -221,7 +221,7 @@ def test_every_run_failing_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> Non
     X, y = clouds()
     failures: list[object] = []
     result = simulate(job(), X, y, on_failure=lambda _, error: failures.append(error))
-    assert result.release.value is NOTHING  # with a bar a failure is a miss like any other
+    assert result.release.value is NOTHING  # with a goal a failure is a miss like any other
     assert (result.model, result.score, result.passed) == (None, None, False)
     assert isinstance(result.spent, ApproxDP)
     assert failures

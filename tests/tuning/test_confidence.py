@@ -63,7 +63,7 @@ def test_the_bound_is_the_least_over_all_shares_of_usable_rows() -> None:
 
 
 def wrong_certificates(terms: Margins, truth: float, jobs: int, seed: int) -> int:
-    """Jobs that certify a model below the bar, when every model is ``truth`` (in deviations)."""
+    """Jobs that certify a model below the goal, when every model is ``truth`` (in deviations)."""
     generator = np.random.default_rng(seed)
     wrong = 0
     for _ in range(jobs):

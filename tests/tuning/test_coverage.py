@@ -174,7 +174,7 @@ def test_bounds_hold_for_every_share_of_empty_places(
 def test_a_model_below_the_bar_rarely_passes(
     quick: np.random.Generator, training: str, secret: bool
 ) -> None:
-    """One row decides: as many scoring rows are right as the bar asks for, less one."""
+    """One row decides: as many scoring rows are right as the goal asks for, less one."""
     places, bar = 200, 0.6
 
     def draw() -> tuple[Any, Any]:

@@ -38,7 +38,7 @@ def tuned(folder: Path, name: str, rows: int = 1500) -> tuple[Any, Any]:
     load("made_up_reviews").write(work / "rows.npz", rows)
     out = folder / "out"
     done = CliRunner().invoke(app, ["tune", str(work / "job.toml"), "--out", str(out), "--json"])
-    assert done.exit_code in (0, 5), done.output  # 5: the bar was missed
+    assert done.exit_code in (0, 5), done.output  # 5: the goal was missed
     return json.loads(done.stdout), out
 
 

@@ -63,7 +63,7 @@ def run(tables: Any, seed: int = 1, rows: Any = None, **more: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Of two maps, only one can reach the bar."""
+    """Of two maps, only one can reach the goal."""
     made = run(job(["plain", Function(product, 2)]), out=tmp_path_factory.mktemp("jobs") / "out")
     assert made.passed
     return made

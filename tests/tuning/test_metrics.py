@@ -188,7 +188,7 @@ def test_the_bound_for_the_population_covers_weighted_rows() -> None:
 
 
 def test_a_secret_number_of_rows_certifies_the_bar_and_no_more() -> None:
-    """100 rows are public knowledge, 400 are there: the score lies too far above the bar."""
+    """100 rows are public knowledge, 400 are there: the score lies too far above the goal."""
     goal = GoalSettings("accuracy", 0.7)
     score = Score(goal, None, centred=True)
     truth = np.ones(400)

@@ -199,7 +199,7 @@ def test_one_person_moves_every_count_by_at_most_the_steps(loss: str) -> None:
 
 
 def test_passed_means_passed() -> None:
-    """The bar is just above what the model can reach: wrong passes stay within 1 − confidence."""
+    """The goal is just above what the model can reach: wrong passes stay within 1 − confidence."""
     X, y = blobs(600, seed=2)
     goal = GoalSettings("accuracy", 0.8, None, 0.8)
     strategy = Strategy(PROGRESSIVE, (0.6, 0.8, 1.2, 2.0), 1e-5, 0.8)

@@ -138,7 +138,7 @@ def test_a_secret_number_of_rows_never_fails(count: int, monkeypatch: pytest.Mon
     assert made.passed == (count >= 3000)
     assert not looks
     if made.passed:
-        assert made.bounds.on_scoring_rows == 0.7  # only the bar: the number is secret
+        assert made.bounds.on_scoring_rows == 0.7  # only the goal: the number is secret
 
 
 KILLED = """\

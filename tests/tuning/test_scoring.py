@@ -126,7 +126,7 @@ def test_one_row_moves_the_sum_by_at_most_the_sensitivity(
 
 
 def test_an_empty_place_does_not_lift_a_score_over_the_bar() -> None:
-    """A mean over all places that is above the bar means one over the used rows that is."""
+    """A mean over all places that is above the goal means one over the used rows that is."""
     for bar in (0.1, 0.3, 0.5, 0.9):
         score = Score(GoalSettings("accuracy", bar), 0.01)
         assert score.empty <= bar

@@ -59,7 +59,7 @@ def test_a_wrong_number_does_not_move_the_decision_at_the_bar(rows: int) -> None
     for correct in range(11):
         decided = np.where(np.arange(10) < correct, 1.0, 0.0)
         found = score(decided, truth, source, rows)
-        assert (found >= 0.7) == (correct > 7)  # 7 of 10 is the bar, less what was rounded
+        assert (found >= 0.7) == (correct > 7)  # 7 of 10 is the goal, less what was rounded
         if rows == 10:
             assert correct / 10 - 2 / STEPS <= found <= correct / 10
 

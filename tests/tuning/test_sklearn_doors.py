@@ -202,7 +202,7 @@ def test_a_pipeline_may_start_from_text_and_gaps(ledger: Ledger) -> None:
 def test_progress_is_for_the_curator(
     notebook: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bar on standard error, or tqdm's in a notebook; by default nothing."""
+    """A goal on standard error, or tqdm's in a notebook; by default nothing."""
     monkeypatch.setattr("expost.training.engines._in_notebook", lambda: notebook)
     settings: Any = {"guarantee": pure, "repeats": 20, "at_least": None, "attempts": None}
     search(NearestNoisyMean(), {}, **settings).fit(*clouds())

@@ -20,6 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 import expost
 from expost import ApproxDP, Ledger, SimulationRandomness
 from expost.certificates.verify import verify_certificate
+from expost.errors import InvalidInput
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
 
 SEED: Any = {"random_state": 3, "simulation": True}
@@ -244,3 +245,16 @@ def test_no_rows_are_no_error_if_their_number_is_secret() -> None:
             warnings.simplefilter("ignore")
             found = ExPostSearch(model(epochs=2), **more, **SEED).fit(X[:0], y[:0])
         assert not found.passed_
+
+
+@pytest.mark.parametrize(
+    ("habit", "answer"), [("cv", "holdout"), ("refit", "released"), ("callbacks", "verbose")]
+)
+def test_habits_of_other_searches_are_answered(habit: str, answer: str) -> None:
+    """Before rows are read, with what to use instead."""
+    search = ExPostSearch(DPLogisticRegression(), at_least=0.8, **{habit: 5})
+    with pytest.raises(InvalidInput, match=answer):
+        search.fit(None, None)
+    assert not hasattr(search, "cv_results_")
+    with pytest.raises(AttributeError, match="secret"):
+        _ = search.cv_results_

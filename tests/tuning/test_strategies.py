@@ -1,4 +1,4 @@
-"""Several strategies to one bar: order, shares of δ and confidence, composition, limits for
+"""Several strategies to one goal: order, shares of δ and confidence, composition, limits for
 networks."""
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_a_network_pays_little_for_noise_reduction_in_vain(scoring: int, expecte
     places = Places(4 * scoring, scoring, 784, ZERO_OUT)
     plan = strategies_of(settings, network(), places, False, attempts)
     worst = sum(strategy.levels[-1] for strategy in plan.strategies)
-    assert worst <= SHARE * expected  # of what the easiest bar is expected to cost
+    assert worst <= SHARE * expected  # of what the easiest goal is expected to cost
     assert bool(plan.strategies) == (
         scoring * SHARE * min(expected, 8.0) > 100
     )  # room for 5/ε rows

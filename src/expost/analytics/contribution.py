@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -42,6 +42,7 @@ import numpy.typing as npt
 from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.randomness import coins
 from expost.randomness.source import Randomness
+from expost.rationals import round_down
 from expost.tables import typed_columns as columns
 from expost.tables.typed_columns import fetch, ibis_module
 
@@ -55,6 +56,7 @@ _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
+_FOR_DROPPED = Fraction(9, 10)  # of the price of the share of dropped pairs, likewise
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 
 
@@ -214,8 +216,8 @@ def measured(
         return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     occurrence = ibis.row_number().over(alike).cast("string")
-    rows = rows.mutate(**{_WHO: _user_text(rows, collated), _OCCURRENCE: occurrence})
-    order = [_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    rows = rows.mutate(**{_WHO: user_text(rows, collated), _OCCURRENCE: occurrence})
+    order = [salted_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
     rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
     rows = rows.mutate(**{_RANK: rank})
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
@@ -248,8 +250,8 @@ def totals(
     if most is None:
         order = [pairs[GROUP]]
     else:
-        pairs = pairs.mutate(**{_WHO: _user_text(pairs, collated)})
-        order = [_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
+        pairs = pairs.mutate(**{_WHO: user_text(pairs, collated)})
+        order = [salted_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
     if most is not None or limit is not None:
         rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
         pairs = pairs.mutate(**{_RANK: rank})
@@ -376,7 +378,7 @@ def _only(rows: Any, keys: Sequence[str]) -> Any:
     return rows.semi_join(ibis.memtable({GROUP: list(keys)}), GROUP)
 
 
-def _user_text(pairs: Any, collated: bool) -> Any:
+def user_text(pairs: Any, collated: bool) -> Any:
     """The user as text: one text per user, also where equal users are written differently."""
     user, engine = pairs[USER], ibis_module().get_backend(pairs).name
     kind = user.type()
@@ -386,7 +388,7 @@ def _user_text(pairs: Any, collated: bool) -> Any:
     return columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
 
 
-def _hash(rows: Any, names: list[str], salt: str) -> Any:
+def salted_hash(rows: Any, names: list[str], salt: str) -> Any:
     """MD5 of the salt and some columns: any hash will do for privacy, see above."""
     ibis = ibis_module()
     text = ibis.literal(salt)
@@ -487,6 +489,41 @@ def removed_share(
         told["shift"] = min(1.0, max(0.0, (noisy[0][0] + noisy[1][0]) / whole)) - here
         told["shift_error"] = min(1.0, widths[0] / whole + widths[1] / max(1.0, kept))
     return told
+
+
+def dropped_pairs(
+    values: GroupValues,
+    limit: int,
+    prices: Sequence[Fraction],
+    law: str,
+    confidence: float,
+    enough: Callable[[dict[str, float]], bool],
+    randomness: Randomness,
+) -> tuple[dict[str, float], Fraction]:
+    """Return a private estimate of the share of dropped pairs, and its price.
+
+    Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
+    released values only. The interval holds at all prices at once (union bound).
+    """
+    laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
+    parts = []
+    for numbers, portion in ((values.removed, _FOR_DROPPED), (values.kept, 1 - _FOR_DROPPED)):
+        levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
+        misses = np.full(len(prices), (1 - confidence) / (2 * len(prices)))
+        noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
+        parts.append((noisy, half_widths_at(levels, misses)))
+    (removed, around), (kept, near) = parts
+    for level, price in enumerate(prices):
+        low, high = removed[level] - around[level], removed[level] + around[level]
+        told = {
+            "estimate": _ratio(removed[level], kept[level]),
+            "low": _ratio(low, kept[level] + near[level]),
+            "high": _ratio(high, kept[level] - near[level]),
+            "confidence": confidence,
+        }
+        if enough(told) or price == prices[-1]:
+            return told, price
+    raise AssertionError("there is a last price")
 
 
 def _ratio(removed: float, kept: float) -> float:

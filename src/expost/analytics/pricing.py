@@ -30,7 +30,8 @@ from expost.tables.sources import may_collate
 AUTO = "auto"
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARE = Fraction(1, 200)  # of the total goes to the share of dropped pairs
+DROPPED_SHARES = (Fraction(3, 500), Fraction(3, 100), Fraction(2, 25))
+"""Parts of the total that the share of dropped pairs may cost: 0.6 % to 8 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding
@@ -63,6 +64,7 @@ class CheckedCount:
     source: str = ""
     one_row: bool = False
     chooses_rows: bool = False
+    dropped_price: Fraction | None = None
 
     @property
     def law(self) -> str:
@@ -114,13 +116,18 @@ class CheckedCount:
         return self.total * KEYS_SHARE if self.private else Fraction(0)
 
     def cost_of_dropped(self, most: int | None) -> Fraction:
-        """The price of the share that caps remove; nothing if nothing should be removed."""
+        """The price of the share that caps remove; nothing if nothing should be removed.
+
+        For pairs the most that it may be, until it is known (``dropped_price``).
+        """
+        if self.dropped_price is not None:
+            return self.dropped_price
         if self.one_row:
             return Fraction(0)
         if self.measure.kind != "users":
             return self.total * REMOVED_SHARE
         capped = most is not None and (self.most_known is None or most < self.most_known)
-        return self.total * DROPPED_SHARE if capped and not self.from_counts else Fraction(0)
+        return self.total * DROPPED_SHARES[-1] if capped and not self.from_counts else Fraction(0)
 
     def limit(self, most: int | None) -> int:
         """How much one user counts in the share that caps remove, in units of the measure."""
@@ -297,7 +304,15 @@ def describe_request(request: CheckedCount) -> dict[str, Any]:
         if request.wanted.plus_minus is None
         else float(request.wanted.plus_minus * measure.grid),
         "confidence": request.wanted.confidence,
+        **goal_of(request.wanted),
     }
+
+
+def goal_of(wanted: Wanted) -> dict[str, Any]:
+    """Return the goal of the whole job, if there is one, for a description."""
+    if wanted.top is not None:
+        return {"within": None, "top": wanted.top}
+    return {} if wanted.answered is None else {"answered": wanted.answered}
 
 
 def source_description(name: str, query: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Tests: ``tests/analytics/test_query.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,12 +17,14 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics import contribution
+from expost.analytics.asked_before import kept_answer
 from expost.analytics.contribution import GROUP, USER, GroupValues
 from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
+    DROPPED_SHARES,
     CheckedCount,
     describe_request,
     outcome_of,
@@ -54,6 +56,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     simulation: bool
     learn_facts: float | None
+    table_version: str | None
     facts: str | Path | None
 
 
@@ -77,6 +80,11 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         Wanted relative error (default 0.1).
     plus_minus : float, optional
         Wanted absolute error, instead of ``within``.
+    answered : int, optional
+        Stop when this many groups are within the error, and pay only that.
+    top : int, optional
+        Instead of ``within``: stop when this many largest groups are known with ``confidence``.
+        They are the answers; there are none if the budget does not suffice.
     epsilon, delta : float
         Total privacy budget. Without ``delta`` noise is Laplace, with it Gaussian (zCDP).
     keys : sequence, optional
@@ -116,6 +124,9 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     facts : str or Path, optional
         A file of facts (``expost describe --out``): bounds, groups and the cap of rows per person
         that are not given come from it. Its charge is its own.
+    table_version : str, optional
+        A name that you give to the present state of the table. With a ledger in a file, the same
+        question on the same version returns the paid answer (``asked_before``), at no charge.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -195,7 +206,11 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     account.check_simulation(source.simulated)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
-    facts = None
+    facts, kept = None, kept_answer(account, data, options, how["table_version"])
+    if kept is not None and how["learn_facts"] is not None:
+        raise InvalidInput("table_version", how["table_version"], "it cannot go with learn_facts")
+    if kept is not None and (earlier := kept.find()) is not None:
+        return earlier
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
     request = check_request(data, options)
@@ -216,6 +231,8 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
                 certificate = result.certificate()
         finally:
             reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+    if kept is not None:
+        kept.keep(result)
     return result
 
 
@@ -226,6 +243,7 @@ class Progress:
     side: Fraction = Fraction(0)
     most: int | None = None
     dropped: dict[str, Any] | None = None
+    dropped_price: Fraction | None = None
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
@@ -251,12 +269,12 @@ def run_request(
     holds what was bought, also if this raises.
     """
     progress = Progress() if progress is None else progress
-    request = _capped(request, progress, randomness)
+    request = choose_caps(request, progress, randomness)
     groups, values = _values(request, progress, randomness)
     refinement = refinement_of(request, progress, groups, values, randomness)
     progress.refinement = refinement
     for answer in refinement:
-        progress.answers.append(in_data_units(request, answer))
+        progress.answers.append(in_data_units(request, progress, answer))
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -282,13 +300,7 @@ def _values(
         contribution.totals(pairs, most, salt, limit, collated=request.collated)
     )
     if limit is not None:
-        progress.side += price
-        progress.dropped = removed_by_caps(
-            request,
-            contribution.removed_share(
-                values, limit, price, request.law, request.wanted.confidence, randomness
-            ),
-        )
+        progress.side += share_of_removed(request, progress, values, limit, randomness)
     if request.keys is not None:
         return list(request.keys), values.on(request.keys)
     assert progress.most is not None
@@ -300,8 +312,8 @@ def _values(
     return released, values.on(released)
 
 
-def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
-    """The request with its caps: as given, 1 if there is one group, or chosen privately."""
+def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
+    """Return the request with its caps: as given, 1 for one group, or chosen privately."""
     progress.most = request.cap if isinstance(request.cap, int) else None
     if request.cap == AUTO and not request.chooses_cap:
         progress.most = 1
@@ -322,18 +334,67 @@ def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -
     return request
 
 
+def share_of_removed(
+    request: CheckedCount,
+    progress: Progress,
+    values: GroupValues,
+    limit: int,
+    randomness: Randomness,
+) -> Fraction:
+    """Estimate what the caps removed, for ``progress``; return the price."""
+    confidence, within = request.wanted.confidence, request.wanted.within
+    if request.measure.kind != "users":
+        price = request.cost_of_dropped(progress.most)
+        share = contribution.removed_share(
+            values, limit, price, request.law, confidence, randomness
+        )
+        progress.dropped = removed_by_caps(request, share)
+        return price
+    prices = [request.total * part for part in DROPPED_SHARES]
+    if within is None or request.wanted.top is not None:
+        prices = prices[:1]  # the share is told; nothing depends on it
+
+    def enough(told: dict[str, float]) -> bool:
+        return within is None or _known(told, within) or _too_much(told, within)
+
+    share, price = contribution.dropped_pairs(
+        values, limit, prices, request.law, confidence, enough, randomness
+    )
+    progress.dropped, progress.dropped_price = removed_by_caps(request, share), price
+    return price
+
+
+def _known(share: Mapping[str, float], within: float) -> bool:
+    """Whether the share of dropped pairs is known to half of the wanted error."""
+    return share["high"] - share["low"] <= within
+
+
+def _too_much(share: Mapping[str, float], within: float) -> bool:
+    """Whether a released share is clearly above half of the wanted error.
+
+    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
+    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
+    """
+    return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
+
+
 def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
     that is known to within the wanted error, else the part of it that is certain at the confidence
-    of the interval. Counts of users are published as what the cap keeps, without a bias.
+    of the interval. Counts of users are divided by the share of pairs that the cap keeps
+    (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
+    not, a cap may have moved a count by more than the wanted error, and none is answered.
     """
     measure, within = request.measure, request.wanted.within
     kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
     told = {"of": kinds[measure.kind]} | share
     if measure.kind == "users":
-        return told
+        if within is None or request.wanted.top is not None:
+            return told
+        fine = _known(share, within) and share["estimate"] <= within / 2
+        return told | ({"corrected": True} if fine else {"bias": within})
     if measure.kind == "mean":
         spread, error = measure.high - measure.low, told.pop("shift_error")
         shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
@@ -359,6 +420,8 @@ def refinement_of(
     randomness: Randomness,
 ) -> Refinement:
     removed = progress.dropped or {}
+    if progress.dropped_price is not None:
+        request = replace(request, dropped_price=progress.dropped_price)
     job = request.job(
         max(1, len(groups)),
         progress.most,
@@ -366,6 +429,7 @@ def refinement_of(
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
+    assert job.total + progress.side <= request.total
     if values.second is None:
         return Refinement(job, names, values.first * request.finer, randomness)
     return MeanRefinement(
@@ -383,9 +447,14 @@ def _name(group: str, request: CheckedCount) -> Any:
     return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
 
 
-def in_data_units(request: CheckedCount, answer: Answer) -> Answer:
-    """An answer in the unit of the data; counts are never negative."""
+def in_data_units(request: CheckedCount, progress: Progress, answer: Answer) -> Answer:
+    """An answer in the unit of the data; counts are never negative.
+
+    Counts are corrected by the released share of dropped pairs; relative errors stay as they are.
+    """
     unit = float(request.measure.grid / request.finer)
+    if progress.dropped is not None and progress.dropped.get("corrected"):
+        unit /= 1 - progress.dropped["estimate"]
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
     if request.measure.kind != "mean" and not request.measure.signed:
         numbers = [number if number != number else max(0.0, number) for number in numbers]
@@ -421,11 +490,13 @@ def _result(
     spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(in_data_units(request, answer) for answer in refinement.unanswered),
+        unanswered=tuple(
+            in_data_units(request, progress, answer) for answer in refinement.unanswered
+        ),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
-        within=wanted.within,
+        within=wanted.within if wanted.top is None else None,
         plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
         confidence=wanted.confidence,
         factor=refinement.job.rule.factor,
@@ -447,16 +518,9 @@ def _result(
 
 
 def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
-    """What the released share of removed values says, if the share is known well enough.
-
-    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
-    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
-    """
-    within = request.wanted.within or 0.1
-    share = progress.dropped
-    if share is None or share["estimate"] <= within / 2 or share["low"] <= within / 4:
-        return ()
-    if share["high"] - share["low"] > share["estimate"]:
+    """What the released share of removed values says, if it is known well enough."""
+    within, share = request.wanted.within or 0.1, progress.dropped
+    if share is None or share["estimate"] <= within / 2 or not _too_much(share, within / 2):
         return ()
     what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
     caps = [] if progress.most is None else [f"{progress.most} groups per user"]
@@ -486,7 +550,11 @@ def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
         "shares": {
             "max_groups_per_user": round_up(request.cost_of_cap()),
             "max_rows_per_user": round_up(request.cost_of_rows()),
-            "dropped_share": round_up(request.cost_of_dropped(progress.most)),
+            "dropped_share": round_up(
+                request.cost_of_dropped(progress.most)
+                if progress.dropped_price is None
+                else progress.dropped_price
+            ),
             "keys": round_up(request.cost_of_keys()),
         },
     }

@@ -14,7 +14,7 @@ below the number of groups, else a fifth of the total in all. Groups that cannot
 error with what is left are left where they are. What is left of the total then refines the groups
 that are cheapest to finish, one at a time (``race``). With ``given`` the groups are refined one
 after another, in their order. At the end every group is refined up to the level F of the m-th
-dearest group: the sum of the m largest does not change, so this is free.
+most expensive group: the sum of the m largest does not change, so this is free.
 
 Intervals of free looks. Let g be a group whose level at the end is not above that of m other
 groups. Then F is the m-th largest level of the *other* groups. Suppose also that g changed no
@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from expost.analytics import refinement_goals as goals
 from expost.analytics.refinement_noise import (
     GaussianLevels,
     LaplaceLevels,
@@ -97,6 +98,8 @@ class Wanted:
     confidence: float = 0.9
     rule: str = "confidence"
     signed: bool = False
+    answered: int | None = None
+    top: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class Job:
     order: str
     most_groups: int
     shared: int
+    answered: int | None = None
+    top: int | None = None
 
 
 def make_job(
@@ -147,23 +152,25 @@ def make_job(
     chosen = LevelOptions(**options)
     levels, shared, most = make_levels(groups, wanted, chosen)
     total, order = chosen.total, chosen.order
+    if wanted.top is not None:
+        rule = goals.top_rule(levels, wanted.confidence)
+        return Job(levels, rule, total, order, most, shared, top=wanted.top)
     if rule_of is not None:
-        return Job(levels, rule_of(levels), total, order, most, shared)
+        return Job(levels, rule_of(levels), total, order, most, shared, wanted.answered)
     if wanted.within is None:
         return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
     hopeless = wanted.within - bias < _LEAST_PART * wanted.within
-    rule = make_rule(
-        levels,
-        wanted.within if hopeless else wanted.within - bias,
-        wanted.confidence,
-        wanted.rule,
-        signed=wanted.signed,
-        shared=shared,
-    )
+    error = wanted.within if hopeless else wanted.within - bias
+    if goals.one_level_for_all(wanted, groups, most):
+        rule = goals.single_rule(levels, error, wanted.confidence, wanted.signed)
+    else:
+        rule = make_rule(
+            levels, error, wanted.confidence, wanted.rule, signed=wanted.signed, shared=shared
+        )
     if hopeless:
         never = np.full(len(levels.costs), math.inf)
         rule = replace(rule, name="never", within=0.0, least=never)
-    return Job(levels, rule, total, order, most, shared)
+    return Job(levels, rule, total, order, most, shared, wanted.answered)
 
 
 def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[NoiseLevels, int, int]:
@@ -200,6 +207,10 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     assert wanted.within is not None
     shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
     first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
+    if wanted.top is not None or goals.one_level_for_all(wanted, groups, most):
+        top, normal = wanted.top is not None, law == "gaussian"
+        costs = goals.goal_levels(least, min(last, total / most), top=top, gaussian=normal)
+        return LAWS[law](costs, sensitivity), len(costs) - 1, most
     if options.ratio is None:
         steps = spaced_ladder if options.spaced else ladder
         costs = steps(round_down(first), round_down(shared), round_down(last))
@@ -271,7 +282,7 @@ class Charge:
 
     @property
     def free_level(self) -> int:
-        """The level of the m-th dearest group, −1 if fewer than m groups were looked at."""
+        """The level of the m-th most expensive group, −1 if fewer than m groups were looked at."""
         return self._level_of(self._most)
 
     @property
@@ -280,7 +291,7 @@ class Charge:
         return self._level_of(self._most + 1)
 
     def _level_of(self, rank: int) -> int:
-        """The level of the dearest group but ``rank`` − 1, −1 if it was not looked at."""
+        """The level of the most expensive group but ``rank`` − 1, −1 if it was not looked at."""
         for level in range(len(self._at) - 1, -1, -1):
             rank -= self._at[level]
             if rank <= 0:
@@ -363,11 +374,57 @@ class Refinement:
 
     def _walk(self) -> Iterator[int]:
         """Every group that becomes good enough, at the moment when it does."""
-        if self.job.order == GIVEN:
-            yield from self._in_order()
+        if self.job.top is not None:
+            yield from self._until_top(self.job.top)
+        elif self.job.rule.name == goals.SINGLE:
+            self._until_answered(self.job.answered or 1)
         else:
-            yield from self._sweep()
-            yield from self._race()
+            yield from self._counted(self._in_order() if self.job.order == GIVEN else self._all())
+
+    def _all(self) -> Iterator[int]:
+        yield from self._sweep()
+        yield from self._race()
+
+    def _counted(self, walk: Iterator[int]) -> Iterator[int]:
+        """The groups of a walk, which ends when as many as are wanted are answered."""
+        if self.job.answered is None:
+            yield from walk
+            return
+        self._weighed[:] = True  # any group may decide when the walk ends
+        for number, group in enumerate(walk, start=1):
+            yield group
+            if number >= self.job.answered:
+                return
+
+    def _look_at_all(self) -> Iterator[int]:
+        """Look at all groups, level by level, as far as the total allows."""
+        everybody = np.arange(len(self.groups))
+        for level in range(len(self.job.levels.costs)):
+            if not len(everybody) or self._charge.at_most(level) > self.job.total:
+                return
+            self._charge.pay(everybody, level)
+            yield level
+
+    def _until_answered(self, wanted: int) -> None:
+        """Stop at the first level at which one group more than wanted passes (``goals``)."""
+        everybody = np.arange(len(self.groups))
+        enough, passed = min(wanted + 1, len(everybody)), []
+        for level in self._look_at_all():
+            passed.append(np.asarray(self._good_alone(level, everybody)))
+            if passed[-1].sum() >= enough:
+                break
+        self._weighed |= goals.late_groups(passed, enough)
+
+    def _until_top(self, size: int) -> Iterator[int]:
+        """Stop when the largest groups stand clear of the others (``goals``)."""
+        self._weighed[:] = True
+        least = self.job.rule.least
+        for level in self._look_at_all():
+            order = np.argsort(-self._estimates[level], kind="stable")
+            values = self._estimates[level][order]
+            if values[size - 1] - values[size] >= least[level]:
+                yield from (int(group) for group in order[:size])
+                return
 
     def _answer(self, group: int) -> Answer:
         level, rule = int(self._charge.level[group]), self.job.rule
@@ -443,7 +500,7 @@ class Refinement:
             running = running[self._reachable(level, running, wanted)]
 
     def _free_looks(self) -> Iterator[int]:
-        """All groups up to the level of the m-th dearest one, which changes no charge.
+        """All groups up to the level of the m-th most expensive one, which changes no charge.
 
         Yields groups that become good enough on the way, unless they are published by their last
         look alone.

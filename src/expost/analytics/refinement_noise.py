@@ -76,8 +76,8 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.mechanisms.discrete_noise import laplace_paths
 from expost.randomness import samplers
+from expost.randomness.samplers import laplace_paths
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_positive
 

@@ -90,6 +90,14 @@ class CountRequest(TypedDict, total=False):
     plus_minus: Annotated[
         float | None, RequestSetting("Wanted absolute error instead.", True, _POSITIVE)
     ]
+    answered: Annotated[
+        int | None,
+        RequestSetting("Stop when this many groups are within the error, and pay only that."),
+    ]
+    top: Annotated[
+        int | None,
+        RequestSetting("Stop when this many largest groups are known with --confidence."),
+    ]
     delta: Annotated[
         float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.", True, _SHARE)
     ]
@@ -366,6 +374,9 @@ def _wanted(measure: Measure, asked: Mapping[str, Any]) -> Wanted:
     if within is not None and plus_minus is not None:
         raise InvalidInput("plus_minus", plus_minus, "give within or plus_minus, not both")
     check_confidence(confidence)
+    answered, top = _goals(measure, asked)
+    if top is not None:
+        return Wanted(0.1, None, float(confidence), "confidence", measure.signed, top=top)
     if plus_minus is not None:
         units = exact_positive(plus_minus, "plus_minus") / measure.grid
         if units > _LARGEST_ERROR:
@@ -375,7 +386,27 @@ def _wanted(measure: Measure, asked: Mapping[str, Any]) -> Wanted:
     check_within(relative)
     if measure.kind == "mean" and asked["rule"] != "confidence":
         raise InvalidInput("rule", asked["rule"], "means know only 'confidence'")
-    return Wanted(float(relative), None, float(confidence), asked["rule"], measure.signed)
+    rule = asked["rule"]
+    return Wanted(float(relative), None, float(confidence), rule, measure.signed, answered)
+
+
+def _goals(measure: Measure, asked: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The goals of the whole job: how many groups must be answered, or how many are the top."""
+    given = {
+        name: None if asked[name] is None else count_of(asked[name], name, at_least=1)
+        for name in ("answered", "top")
+    }
+    others = ("within", "plus_minus", "answered")
+    clash = [name for name in others if asked[name] is not None]
+    if given["top"] is not None:
+        if clash or measure.kind == "mean" or asked["delta"] is not None:
+            what = f"with {clash[0]}" if clash else "with a mean or a delta"
+            raise InvalidInput("top", what, "a top list has a confidence only, of counts and sums")
+        if asked["keys"] is not None and given["top"] >= len(asked["keys"]):
+            raise InvalidInput("top", given["top"], "name fewer than there are groups")
+    if given["answered"] is not None and (asked["plus_minus"] is not None or asked["ratio"]):
+        raise InvalidInput("answered", given["answered"], "it belongs to within, without a ratio")
+    return given["answered"], given["top"]
 
 
 def _total(epsilon: Fraction, delta: float | None, private_keys: bool) -> Fraction:

@@ -19,7 +19,7 @@ from expost.analytics.sql_cells import (
     holdable,
     number_cell,
     product_cell,
-    rounded,
+    rounded_cell,
     sum_cell,
 )
 from expost.analytics.sql_parser import refused, sql_text
@@ -28,7 +28,7 @@ from expost.tables.typed_columns import ibis_module
 LISTED = 400  # an expression with at most so many values is a public list of groups
 
 
-class Arithmetic(ABC):
+class RowArithmetic(ABC):
     """The rules of numbers."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Arithmetic(ABC):
         a = self._as_number(node.this)
         digits = node.args.get("decimals")
         places = 0 if digits is None else self._whole_literal(digits, -15, 15)
-        return rounded(a, 10.0**places)
+        return rounded_cell(a, 10.0**places)
 
     def _whole_literal(self, node: Any, least: int, most: int) -> int:
         cell = self.translate(node)

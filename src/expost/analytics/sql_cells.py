@@ -95,7 +95,7 @@ def product_cell(a: TypedCell, b: TypedCell) -> TypedCell:
     )
 
 
-def rounded(a: TypedCell, scale: float) -> TypedCell:
+def rounded_cell(a: TypedCell, scale: float) -> TypedCell:
     """A multiple of 1/scale, halves up."""
     a = holdable(a, scale)
     whole = (a.expression * scale + 0.5).floor().cast("float64") / scale

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from expost.analytics.sql_arithmetic import LISTED, Arithmetic
+from expost.analytics.sql_arithmetic import LISTED, RowArithmetic
 from expost.analytics.sql_cells import (
     DAY,
     LARGEST,
@@ -45,11 +45,17 @@ from expost.analytics.sql_cells import (
     in_calendar,
     moment_literal,
     number_cell,
-    rounded,
+    rounded_cell,
     sizes,
     truth_cell,
 )
-from expost.analytics.sql_parser import parsed_expression, refused, sql_text, sqlglot_module
+from expost.analytics.sql_parser import (
+    number_of,
+    parsed_expression,
+    refused,
+    sql_text,
+    sqlglot_module,
+)
 from expost.tables import typed_columns
 from expost.tables.typed_columns import ibis_module
 
@@ -84,7 +90,7 @@ _UNITS = {
 }
 
 
-class Translator(Arithmetic):
+class Translator(RowArithmetic):
     """Turns expressions into cells; ``column`` finds a column by its table (or "") and name."""
 
     def __init__(
@@ -206,7 +212,7 @@ class Translator(Arithmetic):
         ibis = ibis_module()
         if node.is_string:
             return TypedCell(TEXT, ibis.literal(node.this), values=(node.this,), literal=node.this)
-        number = float(node.this)
+        number = number_of(node)
         if not (number == 0 or LEAST_SIZE <= abs(number) <= MOST_SIZE):
             raise refused(
                 sql_text(node), f"numbers are 0 or between {LEAST_SIZE:g} and {MOST_SIZE:g} in size"
@@ -531,7 +537,7 @@ class Translator(Arithmetic):
         )
         target = str(target).upper()
         if target in _WHOLE_CASTS:
-            return rounded(self.number(cell, text), 1.0)
+            return rounded_cell(self.number(cell, text), 1.0)
         if target in _REAL_CASTS:
             return self.number(cell, text)
         if target in _TEXT_CASTS:

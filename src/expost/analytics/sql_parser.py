@@ -119,6 +119,14 @@ def sql_text(node: Any) -> str:
     return str(node.sql(dialect=DIALECT, comments=False))
 
 
+def number_of(node: Any) -> float:
+    """Return the number that a literal writes; refuse one that is none, such as 1e."""
+    try:
+        return float(node.this)
+    except ValueError:
+        raise refused(sql_text(node), "this is no number") from None
+
+
 def column_names(text: str) -> list[str]:
     """Return the names of all columns that a statement mentions."""
     tree = _parsed(text)

@@ -9,7 +9,8 @@ of this person's rows alone, so the contribution bounds (:mod:`.contribution`) a
   them. (Uniqueness is for the meaning of the answer; the caps would hold without it.)
 * groups are listed: given, or implied by the query or by a public table, or found privately.
 
-Nothing here reads a private row. Tests: ``tests/analytics/test_sql_question.py``.
+Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
+``tests/hostile/test_sql.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from expost.analytics.sql_parser import (
     JoinedTable,
     SqlQuestion,
     column_names,
+    number_of,
     parsed_expression,
     refused,
     sql_text,
@@ -127,7 +129,7 @@ def _listed(source: Any) -> list[Any]:
     return list(source) if isinstance(source, (list, tuple)) else [source]
 
 
-def source_name(data: Any, table: str | None) -> str:
+def private_source_name(data: Any, table: str | None) -> str:
     """Return what a certificate says about the private source."""
     if isinstance(data, (str, Path)):
         text = str(data)
@@ -236,7 +238,7 @@ def compile_question(
         listed,
         data,
         scope.table.select(**{PERSON: person}, **_key_columns(groups)),
-        source_name(data, table_name),
+        private_source_name(data, table_name),
         tuple(join.name for join in question.joins),
         engine,
     )
@@ -597,11 +599,13 @@ def _where_lists(question: SqlQuestion, text: str) -> list[Any] | None:
         if not nodes or sql_text(part.this).lower() != text.lower():
             continue
         if all(isinstance(node, exp.Literal) for node in nodes):
-            return [node.this if node.is_string else _number(node.this) for node in nodes]
+            numbers = [None if node.is_string else number_of(node) for node in nodes]
+            listed = zip(nodes, numbers, strict=True)
+            return [node.this if number is None else _number(number) for node, number in listed]
     return None
 
 
-def _number(text: str) -> Any:
+def _number(text: str | float) -> Any:
     number = float(text)
     return int(number) if number % 1 == 0 else number
 

@@ -10,12 +10,19 @@ Tests: ``tests/analytics/test_sql_released.py``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import Any, NamedTuple
 
-from expost.analytics.sql_parser import VALUE_MARK, parsed_expression, refused, sql_text
+from expost.analytics.sql_parser import (
+    VALUE_MARK,
+    number_of,
+    parsed_expression,
+    refused,
+    sql_text,
+)
 
 Cell = Any
 """A :class:`Span`, the name of a group (text or number), a truth value, or None for NULL."""
@@ -99,7 +106,7 @@ def variance_of(square: Span, shift: Span) -> Span | None:
     return whole and spanned(max(0.0, whole.value), (max(0.0, whole.low), max(0.0, whole.high)))
 
 
-def deviation_of(variance: Span) -> Span | None:
+def root_of_variance(variance: Span) -> Span | None:
     """Return the square root of a variance."""
     return _square_root(variance)
 
@@ -135,6 +142,11 @@ def check_released(node: Any) -> None:
         )
     if name == "In" and not node.expressions:
         raise refused("IN", "give a list of values")
+    if name == "Literal" and not node.is_string:
+        number_of(node)
+    digits = node.args.get("decimals") if name == "Round" else None
+    if digits is not None and not re.fullmatch(r"-?\d{1,3}", sql_text(digits)):
+        raise refused(sql_text(node), "ROUND takes a whole number of digits")
 
 
 def evaluate(text: str, cells: Mapping[str, Cell]) -> Cell:
@@ -156,7 +168,7 @@ def _value(node: Any, cells: Mapping[str, Cell]) -> Cell:
     if name == "Column":
         return cells[node.name]
     if name == "Literal":
-        return node.this if node.is_string else constant(float(node.this))
+        return node.this if node.is_string else constant(number_of(node))
     if name == "Boolean":
         return bool(node.this)
     if name == "Null":
@@ -244,7 +256,7 @@ def _compare(name: str, left: Cell, right: Cell) -> bool | None:
     return bool(_COMPARED[name](one, other))
 
 
-def ordered(
+def order_rows(
     rows: Sequence[Any],
     cells: Sequence[Mapping[str, Cell]],
     order: Sequence[tuple[str, bool]],

@@ -1,6 +1,6 @@
 """What a query releases: rows as the SELECT asks for them, parts as measured, a certificate.
 
-Tests: ``tests/analytics/test_sql_run.py``, ``tests/certificates/test_query_certificates.py``.
+Tests: ``tests/analytics/test_sql_run.py``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from expost.analytics.sql_question import typed_group
 from expost.analytics.sql_released import (
     ReleasedRow,
     Span,
-    deviation_of,
     evaluate,
     marks_of,
-    ordered,
+    order_rows,
+    root_of_variance,
     variance_of,
 )
 from expost.analytics.sql_request import CheckedQuery
@@ -225,7 +225,7 @@ def released_rows(
         }
         rows.append(ReleasedRow(values, good))
         marks.append(cells)
-    return ordered(rows, marks, question.order, question.limit, question.offset)
+    return order_rows(rows, marks, question.order, question.limit, question.offset)
 
 
 def _spans(part: PartResult) -> dict[Any, Span]:
@@ -247,7 +247,7 @@ def _combined(function: str, used: Sequence[Span | None], centre: float) -> Span
     assert first is not None
     assert square is not None
     spread = variance_of(square, Span(*(number - centre for number in first)))
-    return deviation_of(spread) if function == "stddev" and spread is not None else spread
+    return root_of_variance(spread) if function == "stddev" and spread is not None else spread
 
 
 def _answered(

@@ -227,29 +227,23 @@ class _Run:
         # Priced by the share at which the values were made: groups found later change nothing.
         price = request.cost_of_dropped(self.most) if values.kept else Fraction(0)
         if price:
+            limit = request.limit(self.most)
+            price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price
-            share = contribution.removed_share(
-                values,
-                request.limit(self.most),
-                price,
-                request.law,
-                request.wanted.confidence,
-                self._randomness,
-            )
-            progress.dropped = counting.removed_by_caps(request, share)
         groups = list(self.groups)
         progress.refinement = counting.refinement_of(
             request, progress, groups, values, self._randomness
         )
         for answer in progress.refinement:
-            progress.answers.append(counting.in_data_units(request, answer))
+            progress.answers.append(counting.in_data_units(request, progress, answer))
         named = self.checked.compiled.parts[part]
         result = PartResult(
             named.label,
             named.kind,
             tuple(progress.answers),
             tuple(
-                counting.in_data_units(request, answer) for answer in progress.refinement.unanswered
+                counting.in_data_units(request, progress, answer)
+                for answer in progress.refinement.unanswered
             ),
             round_up(progress.spent),
             round_up(price),

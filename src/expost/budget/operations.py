@@ -17,21 +17,18 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 
 from expost.budget import totals
 from expost.budget.budgets import as_budget
 from expost.budget.database_file import journal_of
 from expost.budget.ledger_rows import (
-    ABANDON,
     ALERTS,
     CHANGE,
     OPEN_INDEX,
     RESERVATIONS,
     RESERVE,
     SCHEMA_VERSION,
-    SETTLE,
     TOTALS,
     UPGRADE,
     LedgerRows,
@@ -40,7 +37,7 @@ from expost.budget.ledger_rows import (
     check_memo,
 )
 from expost.budget.ledger_views import LedgerViews, problems_of
-from expost.budget.limits import Budget, Coordinates, Filter, add, exact_amounts
+from expost.budget.limits import Budget, Filter
 from expost.budget.replay import Replay
 from expost.budget.store import Store
 from expost.budget.totals import (
@@ -51,7 +48,6 @@ from expost.budget.totals import (
     filters_of,
     find_budget,
     insert_total,
-    readable,
     renewal_of,
     set_alert,
 )
@@ -344,29 +340,11 @@ def change_limit(
 
 def _add_cap(rows: LedgerRows, terms: Budget, budget: str, analyst: str) -> None:
     """Write a cap for an analyst who had none. What was charged before counts in full."""
-    settled, held = _charged(rows, budget, analyst, len(terms.limits))
+    replay = Replay()
+    if any(replay.check(all_entries(rows))):
+        raise LedgerError("the ledger is damaged at its entries; run: expost ledger verify")
+    settled, held = replay.charged(budget, analyst, len(terms.limits))
     renewal = renewal_of(rows, budget)
     every, period = ("", "") if renewal is None else (renewal.every, renewal.period)
     insert_total(rows, Filter(terms, settled, held), budget, analyst, every, period)
     assert filters_of(rows, budget, analyst)
-
-
-def _charged(
-    rows: LedgerRows, budget: str, analyst: str, size: int
-) -> tuple[Coordinates, Coordinates]:
-    """The sums of an analyst's settled and held charges, from the entries."""
-    settled: Coordinates = (Fraction(0),) * size
-    waiting: dict[str, Coordinates] = {}
-    with readable(f"the entries of budget {budget!r}"):
-        for entry in all_entries(rows):
-            if (entry.budget, entry.analyst) != (budget, analyst):
-                continue
-            if entry.action == RESERVE:
-                waiting[entry.reservation] = exact_amounts(entry.facts["worst"])
-            elif entry.action in (SETTLE, ABANDON):
-                del waiting[entry.reservation]
-                settled = add(settled, exact_amounts(entry.facts["spent"]))
-    held: Coordinates = (Fraction(0),) * size
-    for worst in waiting.values():
-        held = add(held, worst)
-    return settled, held

@@ -197,14 +197,14 @@ class Replay:
             return f"changes the kind of the budget {entry.budget!r}"
         known = self.filters.get(account)
         self.filters[account] = (
-            Filter(terms, *self._charged(entry.budget, entry.analyst, len(terms.limits)))
+            Filter(terms, *self.charged(entry.budget, entry.analyst, len(terms.limits)))
             if known is None
             else replace(known, budget=terms)
         )
         return None
 
-    def _charged(self, budget: str, analyst: str, size: int) -> tuple[Coordinates, Coordinates]:
-        """The sums of an analyst's settled and held charges."""
+    def charged(self, budget: str, analyst: str, size: int) -> tuple[Coordinates, Coordinates]:
+        """Return the sums of an analyst's settled and held charges."""
         zero: Coordinates = (Fraction(0),) * size
         settled = held = zero
         for job in self.jobs.values():

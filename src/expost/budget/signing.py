@@ -73,6 +73,10 @@ class SigningKey:
         """A short name of the public key."""
         return key_fingerprint(self.public)
 
+    def sign_bytes(self, content: bytes) -> bytes:
+        """Return the Ed25519 signature of bytes, which must say what they are."""
+        return bytes(self._key.sign(content))
+
     def sign(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return a document with a signature under the key ``signature``, replacing an old one."""
         content = _unsigned(document)

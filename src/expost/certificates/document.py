@@ -55,7 +55,7 @@ from expost.selection.repeat_and_select import (
 from expost.selection.selector import Selector
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"
-QUERY = "query"
+QUANTILE, QUERY = "quantile", "query"
 
 Record = Mapping[str, Any]
 """A document or a part of one, which may be damaged."""
@@ -97,6 +97,7 @@ class Document(TypedDict, total=False):
     answers: list[dict[str, Any]]
     unanswered: list[dict[str, Any]]
     dropped_share: dict[str, Any] | None
+    histogram: list[dict[str, Any]]  # of quantiles
     guarantee: dict[str, Any]
     charges: dict[str, Any]
     charged: dict[str, Any]
@@ -144,6 +145,8 @@ def read_certificate(source: str | Path | Record) -> Document:
         raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
     if record.get("kind") == COUNT:
         check_count(record)
+    elif record.get("kind") == QUANTILE:
+        _check_quantile(record)
     elif record.get("kind") == QUERY:
         _check_query(record)
     elif record.get("kind") == FACTS:
@@ -186,10 +189,30 @@ def _check_answers(record: Record) -> None:
     """Refuse what is not two lists of answers."""
     keys = {"group", "estimate", "low", "high", "spent"}
     for answers in (record.get("answers"), record.get("unanswered")):
-        if not isinstance(answers, list) or not all(
-            isinstance(answer, dict) and set(answer) == keys for answer in answers
-        ):
-            raise InvalidRelease("answers", "the file", "not a list of answers")
+        _check_list(answers, keys)
+
+
+def _check_quantile(record: Record) -> None:
+    """Refuse what is not a certificate of quantiles."""
+    needed = [key for key in _COUNT_KEYS if key != "dropped_share"]
+    missing = [key for key in (*needed, "histogram") if key not in record]
+    if missing:
+        raise InvalidRelease("certificate", missing[0], "this key is missing")
+    if record["schema"] != SCHEMA:
+        raise InvalidRelease("schema", record["schema"], f"give a document of schema {SCHEMA}")
+    keys = {"group", "at", "estimate", "low", "high", "rank_low", "rank_high", "spent"}
+    for answers in (record["answers"], record["unanswered"]):
+        _check_list(answers, keys)
+    _check_list(record["histogram"], {"group", "start", "end", "share", "low", "high", "spent"})
+    _check_amounts(record)
+
+
+def _check_list(answers: Any, keys: set[str]) -> None:
+    """Refuse what is not a list of answers with these keys."""
+    if not isinstance(answers, list) or not all(
+        isinstance(answer, dict) and set(answer) == keys for answer in answers
+    ):
+        raise InvalidRelease("answers", "the file", "not a list of answers")
 
 
 def _check_amounts(record: Record) -> None:

@@ -44,7 +44,7 @@ from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_wor
 from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
-_KINDS |= {"tune": "a trained model"}
+_KINDS |= {"tune": "a trained model", "quantile": "quantiles"}
 _VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
 _VARIANTS |= {"renyi": "Renyi DP"}
 _WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
@@ -171,17 +171,17 @@ def answers_csv(release: Record) -> str:
     stream = io.StringIO()
     table = csv.writer(stream)
     names = list(question["by"]) or ["group"]
-    table.writerow([*map(_cell, names), "estimate", "low", "high", "error_reached"])
+    table.writerow([*map(spreadsheet_cell, names), "estimate", "low", "high", "error_reached"])
     for reached, rows in (("yes", result["answers"]), ("no", result["unanswered"])):
         for answer in rows:
             key = answer["group"]
             parts = key if isinstance(key, (list, tuple)) else ["all" if key is None else key]
             numbers = [answer[name] for name in ("estimate", "low", "high")]
-            table.writerow([*map(_cell, parts), *numbers, reached])
+            table.writerow([*map(spreadsheet_cell, parts), *numbers, reached])
     return stream.getvalue()
 
 
-def _cell(text: Any) -> str:
+def spreadsheet_cell(text: Any) -> str:
     """A text that no spreadsheet takes for a formula."""
     written = str(text)
     return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
@@ -282,7 +282,7 @@ def _accuracy_of_model(certificate: Record) -> dict[str, Any]:
 
 
 def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
-    query, dropped = certificate["query"], certificate["dropped_share"]
+    query, dropped = certificate["query"], certificate.get("dropped_share")
     text = (
         "Each answer has an interval that contains the exact value with the stated confidence, "
         "noise included. Groups that did not reach the error have wider intervals; small groups "
@@ -391,13 +391,12 @@ def registry(document: Record) -> str:
     who = sections["Who is protected"]
     basic = {
         "name": document["title"],
-        "data_curators": [{"data_curator_name": _OPEN, "data_curator_type": "Other"}],
+        "data_curators": [_OPEN],
         "intended_use": _row(sections["What was released"], "purpose"),
         "data_product_type": "Machine learning model" if tuned else "Summary statistics",
         "data_product_region": _OPEN,
         "description": text["What was released"],
         "publication_date": document["date"],
-        "data_product_sector": _OPEN,
     }
     variant = {
         "variant_name": numbers["variant"],

@@ -1,4 +1,4 @@
-"""What a certificate says about the parts of a query in SQL; used by :mod:`.words`.
+"""What a certificate says about queries in SQL, quantiles and columns; used by :mod:`.words`.
 
 Tests: ``tests/analytics/test_sql_run.py``.
 """
@@ -24,3 +24,40 @@ def part_words(part: Record, unit: str) -> str:
     answered, others = len(part["answers"]), len(part["unanswered"])
     said = f"{part['of']}: {_SIGNS[unit]} = {charge_text(part['spent'])}"
     return f"{said}, {answered:,} of {answered + others:,} groups"
+
+
+QUANTILE_METHOD = (
+    "values drawn by the exponential mechanism from disjoint intervals, then checked by noisy "
+    "histograms; what was drawn and looked at is paid"
+)
+
+
+def quantile_words(query: Record) -> str:
+    """Return which quantiles and bins were asked for."""
+    ranks = ", ".join(f"{rank:g}" for rank in query["at"])
+    parts = [f"quantile{'s' * (len(query['at']) != 1)} at {ranks}"] if ranks else []
+    if query["bins"]:
+        parts.append(f"histogram with {len(query['bins']) - 1} bins")
+    return " and ".join(parts)
+
+
+def quantile_error(query: Record) -> str:
+    """Return the error of ranks that was wanted."""
+    sure = f"with {100 * query['confidence']:g} % confidence per quantile and group"
+    if query["within_rank"] is None:
+        return f"no goal: the best values for the ε, and rank intervals {sure}"
+    return f"ranks and shares within {query['within_rank']:g}, {sure}"
+
+
+def column_words(item: tuple[str, Record]) -> str:
+    """Return the kind of a column of facts, and its bounds or categories."""
+    name, column = item
+    bounds = [" to ".join(map(str, column["bounds"]))] if "bounds" in column else []
+    names = [str(category["name"]) for category in column.get("categories", ())]
+    return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
+
+
+def key_words(public: Record) -> str:
+    """Return where the groups come from."""
+    listed = public["keys"] == "listed"
+    return "listed in public" if listed else "found privately, at a charge that is included"

@@ -17,7 +17,7 @@ Tests: ``tests/cli/test_verify_cli.py``, ``tests/tuning/test_verification.py``,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +29,7 @@ from expost.budget.signing import load_public, signature_problem
 from expost.certificates.document import (
     COUNT,
     FACTS,
+    QUANTILE,
     QUERY,
     TUNING,
     Record,
@@ -148,7 +149,7 @@ def _price_problems(document: Record) -> Iterator[str]:
     try:
         kind = read_certificate(document)["kind"]
         checks = {COUNT: _count_problems, FACTS: _facts_problems, TUNING: _tuning_problems}
-        checks[QUERY] = _query_problems
+        checks |= {QUANTILE: _quantile_problems, QUERY: _query_problems}
         yield from checks.get(kind, _selection_problems)(document)
     except KeyError as error:
         yield f"the key {str(error.args[0])!r} is missing"
@@ -187,7 +188,22 @@ def _count_problems(document: Record) -> Iterator[str]:
     """
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
-    yield from _answers_problems(document, _dearest(document, document["max_groups_per_user"]))
+    answers = [*document["answers"], *document["unanswered"]]
+    yield from _answers_problems(document, _dearest(answers, document["max_groups_per_user"]))
+
+
+def _quantile_problems(document: Record) -> Iterator[str]:
+    """Yield how the charge of quantiles differs from what their groups cost.
+
+    The charge is the sum of the m largest group costs and of the shares for caps and groups
+    (docs/quantiles.md, What it costs). Every answer states what its group cost.
+    """
+    yield from _source_problems(document)
+    costs = [{"spent": cost} for cost in document["public"]["group_costs"]]
+    answers = [*document["answers"], *document["unanswered"], *document["histogram"]]
+    if not {answer["spent"] for answer in answers} <= {cost["spent"] for cost in costs}:
+        yield "an answer states another cost than its group has"
+    yield from _answers_problems(document, _dearest(costs, document["max_groups_per_user"]))
 
 
 def _query_problems(document: Record) -> Iterator[str]:
@@ -197,9 +213,10 @@ def _query_problems(document: Record) -> Iterator[str]:
     what the caps removed, and of the shares for caps and groups (docs/query.md, What it costs).
     """
     yield from _source_problems(document)
-    needed = Fraction(0)
+    needed, most = Fraction(0), document["max_groups_per_user"]
     for part in document["parts"]:
-        cost = _dearest(part, document["max_groups_per_user"]) + Fraction(part["share_of_dropped"])
+        cost = _dearest([*part["answers"], *part["unanswered"]], most)
+        cost += Fraction(part["share_of_dropped"])
         stated = Fraction(part["spent"])
         if not cost * (1 - _ROUNDING) <= stated <= cost * (1 + _ROUNDING):
             yield f"the charge of {part['of']} is not that of its answers"
@@ -207,9 +224,8 @@ def _query_problems(document: Record) -> Iterator[str]:
     yield from _answers_problems(document, needed)
 
 
-def _dearest(record: Record, most: int | None) -> Fraction:
+def _dearest(answers: Sequence[Record], most: int | None) -> Fraction:
     """Return the sum of the m largest group costs."""
-    answers = [*record["answers"], *record["unanswered"]]
     costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
     return sum(costs if most is None else costs[:most], Fraction(0))
 
@@ -412,7 +428,7 @@ def _claims(document: Record) -> list[_Claim]:
 
 def _claim(record: Record) -> _Claim:
     """Return what the certificate of one request claims."""
-    stated, entry = record["kind"] in (COUNT, QUERY, FACTS), record["ledger"]
+    stated, entry = record["kind"] in (COUNT, QUANTILE, QUERY, FACTS), record["ledger"]
     charges = Charges.from_dict(record["charges"]) if stated else charges_of_grid(record["grid"])
     source = entry.get("source") if isinstance(entry, Mapping) else None
     records = (record, {**record, "value": None})  # JSON may not hold the value

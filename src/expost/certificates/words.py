@@ -17,13 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import COUNT, FACTS, QUERY, TUNING, Record, person_words
-from expost.certificates.query_words import part_words, rows_words
+from expost.certificates import query_words
+from expost.certificates.document import COUNT, FACTS, QUANTILE, QUERY, TUNING, Record
+from expost.certificates.document import person_words as _person_words
 from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
 TITLES |= {FACTS: "Certificate of facts about a table", QUERY: "Certificate of a query"}
+TITLES[QUANTILE] = "Certificate of quantiles"
 METHODS = {
     "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
     "first model whose noisy score passes",
@@ -72,7 +74,7 @@ def certificate_words(document: Record, *, verbose: bool = False) -> list[Row]:
     list of Row
         Names and lines of text, without line breaks and control characters.
     """
-    kinds = {COUNT: _count, QUERY: _query, FACTS: _facts, TUNING: _tuning}
+    kinds = {COUNT: _count, QUERY: _query, FACTS: _facts, TUNING: _tuning, QUANTILE: _count}
     rows = kinds.get(document.get("kind", ""), _selection)
     said = []
     for name, make in rows(document, verbose).items():
@@ -118,11 +120,11 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
 
 
 def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
-    """The rows of counts, sums or means."""
+    """The rows of counts, sums, means or quantiles."""
     return {
         "question": lambda: question_words(document["query"]),
         "data": lambda: document["source"],
-        "groups": lambda: _groups(document["public"]),
+        "groups": lambda: query_words.key_words(document["public"]),
         "answers": lambda: answers_words(document),
         "error": lambda: error_words(document["query"]),
         "charge": lambda: f"{_amount(document['spent'])}: what these answers cost",
@@ -148,8 +150,10 @@ def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
     """The rows of a query in SQL: those of a count, for all aggregates together."""
     return _count(document, verbose) | {
         "question": lambda: document["query"]["sql"],
-        "answers": lambda: rows_words(document["rows"]),
-        "parts": lambda: [part_words(part, *document["spent"]) for part in document["parts"]],
+        "answers": lambda: query_words.rows_words(document["rows"]),
+        "parts": lambda: [
+            query_words.part_words(part, *document["spent"]) for part in document["parts"]
+        ],
         "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
     }
 
@@ -159,7 +163,9 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
     return {
         "data": lambda: document["source"],
         "rows": lambda: f"about {document['facts']['rows']:,.0f}",
-        "columns": lambda: list(map(_column_facts, document["facts"]["columns"].items())),
+        "columns": lambda: list(
+            map(query_words.column_words, document["facts"]["columns"].items())
+        ),
         "charge": lambda: f"{_charge(document['spent'])}: what all facts together cost",
         "meaning": lambda: _meaning(
             document, document["spent"], "row" if document["facts"]["user"] is None else "person"
@@ -287,7 +293,7 @@ def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
     if "facts" in document and document.get("kind") != FACTS:
         bought = document["facts"]["charged"]
         epsilon, delta = epsilon + bought["epsilon"], delta + bought["delta"]
-    return person_words(epsilon, delta, unit)
+    return _person_words(epsilon, delta, unit)
 
 
 def protected_words(relation: str) -> str:
@@ -308,6 +314,8 @@ def method_words(document: Record) -> list[str]:
         law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
         noise = law.get(document["public"].get("noise", ""), "discrete")
         return [f"{noise} noise of each group is reduced step by step; the last step is paid"]
+    if document.get("kind") == QUANTILE:
+        return [query_words.QUANTILE_METHOD]
     if document.get("kind") == FACTS:
         return ["noisy looks at counts of disjoint parts, with a fixed total precision"]
     requests = (document.get("requests") or {}).get("made") or [document]
@@ -386,6 +394,8 @@ def _score(document: Record) -> str | None:
 def question_words(query: Record) -> str:
     """Return what was asked."""
     measure = _MEASURES.get(query["kind"], query["kind"])
+    if query["kind"] == QUANTILE:
+        measure = query_words.quantile_words(query)
     text = f"number of {measure}" if query["column"] is None else f"{measure} of {query['column']}"
     if query["user"] is not None:
         text += f" (a person is a value of {query['user']})"
@@ -401,7 +411,11 @@ def question_words(query: Record) -> str:
 
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
+    if query["kind"] == QUANTILE:
+        return query_words.quantile_error(query)
     within, most = query["within"], query["plus_minus"]
+    if query.get("top") is not None:
+        return f"the {query['top']} largest groups, with {100 * query['confidence']:g} % confidence"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
 
@@ -409,20 +423,10 @@ def error_words(query: Record) -> str:
 def answers_words(document: Record) -> str:
     """Return how many groups reached the error."""
     answered = len(document["answers"])
-    return f"{answered:,} of {answered + len(document['unanswered']):,} groups reached this error"
-
-
-def _groups(public: Record) -> str:
-    listed = public["keys"] == "listed"
-    return "listed in public" if listed else "found privately, at a charge that is included"
-
-
-def _column_facts(item: tuple[str, Record]) -> str:
-    """The kind of a column, and its bounds or categories."""
-    name, column = item
-    bounds = [" to ".join(map(str, column["bounds"]))] if "bounds" in column else []
-    names = [str(category["name"]) for category in column.get("categories", ())]
-    return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
+    if document["query"].get("top") is not None:
+        return "the list is stated" if answered else "the list is not known with this confidence"
+    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
+    return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
 
 
 # Tuning jobs: of ``document["tuning"]``.

@@ -16,6 +16,7 @@ from expost.analytics import count_plan as plans
 from expost.analytics.answer_files import number_text
 from expost.analytics.count_result import CountResult, table_of_answers, title_words
 from expost.analytics.refinement import Answer
+from expost.analytics.sql_result import QueryResult
 from expost.certificates.document import person_words
 from expost.cli.output import shown_up, visible
 from expost.privacy.charges import ShareCharges
@@ -43,6 +44,11 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
         console.print(_about_unanswered(result), highlight=False)
     if result.dropped_share is not None:
         console.print(_about_dropped(result, result.dropped_share), highlight=False)
+    render_cost(console, result, verbose)
+
+
+def render_cost(console: Console, result: CountResult | QueryResult, verbose: bool) -> None:
+    """Print what was spent, and what that means for a person."""
     console.print(_about_spent(result), highlight=False)
     console.print(f"Meaning: {_meaning(result)}.", highlight=False)
     if verbose:
@@ -52,6 +58,13 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
 def _about_unanswered(result: CountResult) -> str:
     """Why groups may have no answer; says nothing about rows."""
     bias = (result.dropped_share or {}).get("bias", 0.0)
+    share: Mapping[str, Any] = result.dropped_share or {}
+    if result.within is not None and bias >= result.within and share.get("of") == "pairs":
+        return (
+            f"No group is called within {result.within:.0%}: the cap on groups per person may have "
+            "moved counts by more. Give a larger --max-groups-per-user (or auto), a larger "
+            "--within or --epsilon; --one-row-per-user if everybody has one row."
+        )
     if result.within is not None and bias >= result.within:
         return (
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
@@ -67,7 +80,7 @@ def _about_unanswered(result: CountResult) -> str:
     return text
 
 
-def _about_spent(result: CountResult) -> str:
+def _about_spent(result: CountResult | QueryResult) -> str:
     """What was spent, and what becomes of the rest."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     total = f"{result.public['total']:.4g}"
@@ -82,24 +95,24 @@ def _about_spent(result: CountResult) -> str:
     return f"Cost: {unit} = {spent} of {total}.{rest}"
 
 
-def _before(result: CountResult) -> str:
+def _before(result: CountResult | QueryResult) -> str:
     """The ε and δ that were guaranteed before any row was read."""
     facts = result.guarantee.as_dict()
     delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
     return f"ε = {charge_text(facts['epsilon'])}{delta}"
 
 
-def _meaning(result: CountResult) -> str:
+def _meaning(result: CountResult | QueryResult) -> str:
     """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
     before = result.guarantee.as_dict()
     pure = result.unit == "epsilon" and not before.get("delta")
     epsilon, delta = result.spent if pure else before["epsilon"], before.get("delta", 0.0)
-    if result.facts is not None:
+    if isinstance(result, CountResult) and result.facts is not None:
         epsilon, delta = epsilon + result.facts.epsilon, delta + result.facts.delta
     return person_words(epsilon, delta)
 
 
-def _about_guarantee(result: CountResult) -> str:
+def _about_guarantee(result: CountResult | QueryResult) -> str:
     """What was guaranteed beforehand, and for whom."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     return (
@@ -134,6 +147,8 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
         f"The cap{caps} dropped {least}about {share['estimate']:.1%} of {what} "
         f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
     )
+    if share.get("corrected"):
+        text = text.replace("intervals are for the capped values", "counts are corrected for that")
     if share["of"] == "amount":
         text += " The amount includes what the bounds clip."
     if result.within is not None and (share.get("bias") or share.get("shift")):

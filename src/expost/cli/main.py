@@ -19,6 +19,7 @@ from expost.cli import certificate, ledger
 from expost.cli.audit import audit_command
 from expost.cli.count import CountCommand, count_command
 from expost.cli.describe import describe_command
+from expost.cli.evidence import evidence_command
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
@@ -33,6 +34,7 @@ from expost.cli.output import (
     visible,
 )
 from expost.cli.plan import plan_command
+from expost.cli.quantile import quantile_command
 from expost.cli.query_sql import query_command
 from expost.cli.request_options import schema
 from expost.cli.serve import serve
@@ -133,10 +135,12 @@ app.command("plan")(plan_command)
 app.command("tune")(tune_command)
 app.command("describe")(describe_command)
 app.command("count", cls=CountCommand)(count_command)
+app.command("quantile", cls=CountCommand)(quantile_command)
 app.command("query")(query_command)
 app.command()(schema)
 app.command("audit")(audit_command)
 app.command()(serve)
+app.command("evidence")(evidence_command)
 app.add_typer(certificate.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 

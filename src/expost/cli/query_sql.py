@@ -5,6 +5,7 @@ The options are derived from :class:`.SqlRequest`. Tests: ``tests/cli/test_query
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,9 @@ from expost.analytics.sql_request import SqlRequest
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
-from expost.cli.count import check_certificate, parse_cap, read_keys
-from expost.cli.output import Json, notes, show, shown_up, visible
+from expost.cli.count import check_new_certificate, parse_cap, read_keys
+from expost.cli.count_screens import render_cost
+from expost.cli.output import Json, Verbose, notes, show, shown_up, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 
@@ -61,12 +63,13 @@ def query_command(
     certificate: Annotated[
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Answer one SELECT on private rows; all aggregates share one scan and one charge."""
     check_out(out)
-    check_certificate(certificate)
+    check_new_certificate(certificate)
     text = _text(sql)
     request = _request(options, text)
     if plan:
@@ -83,9 +86,11 @@ def query_command(
     result = query(text, **request, ledger=opened, budget=budget, analyst=analyst)
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(result.as_dict(), as_json=as_json, render=lambda console: render_query(console, result))
+    rendered = partial(render_query, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
     if out is not None:
         result.table().save(out)
+        notes.print(f"answers: {out}")
     if certificate is not None:
         result.save(certificate)
         notes.print(f"certificate: {certificate}")
@@ -146,8 +151,8 @@ def _keys(texts: list[str], groups: list[str]) -> Any:
     return single
 
 
-def render_query(console: Console, result: QueryResult) -> None:
-    """Print the rows, what was spent, and what is protected."""
+def render_query(console: Console, result: QueryResult, verbose: bool = False) -> None:
+    """Print the rows, what was spent, and what that means for a person."""
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     answered = sum(row.answered for row in result.rows)
     title = f"{answered:,} of {len(result.rows):,} rows answered within {error}"
@@ -169,13 +174,10 @@ def render_query(console: Console, result: QueryResult) -> None:
     console.print(table)
     if len(result.rows) > _SHOWN:
         console.print(f"… and {len(result.rows) - _SHOWN} more (--out or --json for all).")
-    unit = _UNITS[result.unit]
-    parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
-    console.print(
-        f"Spent {unit} = {shown_up(result.spent, 5)} of {result.public['total']:.4g} ({parts}; the "
-        f"rest is for caps and groups). Protected: {result.protects}.",
-        highlight=False,
-    )
+    render_cost(console, result, verbose)
+    if verbose:
+        parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
+        console.print(f"By part: {parts}; the rest is for caps and groups.", highlight=False)
 
 
 def _show_plan(console: Console, planned: SqlPlan) -> None:

@@ -26,6 +26,7 @@ from expost.cli.count import (
     with_request_options,
 )
 from expost.cli.count_screens import render_result
+from expost.cli.evidence import PackFolder, Period, PrivateKey, check_period, write_pack
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
@@ -102,7 +103,7 @@ def remote_count(
         notes.print(f"certificate: {certificate}")
     if out is not None:
         result.save(out)
-        notes.print(f"answers: {out}")
+        notes.print(f"answers: {out}", soft_wrap=True)
 
 
 @app.command("plan")
@@ -194,6 +195,25 @@ def remote_release(
             _render_pairs(console, "Tuned", result.as_dict())
 
     show(result.as_dict(), as_json=as_json, render=render)
+
+
+@app.command("evidence")
+def remote_evidence(
+    context: typer.Context,
+    releases: Annotated[list[str] | None, typer.Argument(help="Ids of releases.")] = None,
+    out: PackFolder = Path("evidence"),
+    period: Period = None,
+    key: PrivateKey = None,
+) -> None:
+    """Write a self-assessment after NIST SP 800-226, and its records, for releases of a server."""
+    begins, server = check_period(period), _server(context)
+    names = list(releases or ())
+    if not names:
+        views = [view for view in server.requests() if view["release"]]
+        names = [view["id"] for view in views if str(view["published"]).startswith(begins)]
+    packed = [server.record(name) for name in names]
+    kept = [one for one in packed if str(one["request"]["published"]).startswith(begins)]
+    write_pack(out, kept, [release["verdict"] for release in kept], key)
 
 
 @ledger_app.command("show")

@@ -5,6 +5,7 @@ Tests: ``tests/cli/test_tune_cli.py``, ``tests/cli/test_tune_plan.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ def render(console: Console, result: Tuned, folder: Path, verbose: bool = False)
         ("told", told_words(record)),
         ("cost", _cost(result)),
         ("meaning", person_words(result.spent.epsilon, result.spent.delta, "row")),
+        ("likely", _was_likely(result)),
         ("what to try", _what_to_try(result)),
     ):
         if text is not None:
@@ -187,14 +189,24 @@ def _cost(result: Tuned) -> str:
     )
 
 
+def _was_likely(result: Tuned) -> str | None:
+    """Return what the plan gave a job of attempts that missed, and what the miss suggests."""
+    typical = [row for row in result.forecast.reach if row.share == TYPICAL_SHARE]
+    if result.passed or not typical:
+        return None
+    chance = math.floor(1000 * typical[-1].p_pass) / 10
+    return (
+        f"if a tenth of the settings were good enough at ε = {typical[-1].level:g}, a job like "
+        f"this would pass in {chance:g} % of cases; a miss suggests that fewer are"
+    )
+
+
 def _what_to_try(result: Tuned) -> str | None:
-    """Return advice after a miss: what may be changed, and that asking for a plan is free."""
+    """Return advice after a miss, one line each, and what of it is free."""
     if not result.advice:
         return None
-    return (
-        "; ".join(result.advice) + ". These are yours to change at no cost: --plan shows what a "
-        "job would cost and how likely it passes. A further run is charged in addition."
-    )
+    free = "To change these and look at --plan is free; a further run is charged in addition."
+    return "\n".join([*(f"- {line}" for line in result.advice), free])
 
 
 def _details(result: Tuned, record: Mapping[str, Any]) -> Table:

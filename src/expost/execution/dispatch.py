@@ -172,9 +172,9 @@ class Dispatcher:
             return self._executor.submit(work, task, self._handle)
 
         with closing(resubmitted(submit, len(assigned), lost_kind, WorkersLost)) as results:
-            for number, made in results:
+            for number, result in results:
                 runs_of = (run for run, _ in assigned[number])
-                yield list(zip(runs_of, map(unpacked, made.outputs), strict=True))
+                yield list(zip(runs_of, map(unpacked, result.outputs), strict=True))
 
     def _share(self) -> None:
         """Share the data with the workers, once."""

@@ -1,4 +1,4 @@
-"""Facts about the columns of a table, bought privately: kinds, bounds, categories, gaps, rows.
+"""Facts about the columns of a table, bought privately: kinds, bounds, categories, rows.
 
 ``readings``    what a cell can be read as, and how often each reading occurs in a column
 ``mechanism``   noisy looks at columns: one Gaussian mechanism with a total precision

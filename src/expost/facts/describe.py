@@ -259,7 +259,7 @@ class Facts(Mapping[str, ColumnFacts]):
             for name, column in self.items()
         ]
         listed = HtmlTable(
-            "Columns", ["column", "kind", "facts", "gaps", "share of the cost"], rows
+            "Columns", ["column", "kind", "facts", "empty", "share of the cost"], rows
         )
         summary = {
             "rows": round(self.rows),
@@ -345,7 +345,7 @@ def describe(
     randomness: Randomness | None = None,
     simulation: bool = False,
 ) -> Facts:
-    """Learn the kinds, bounds, categories and gaps of the columns of a table privately.
+    """Learn kinds, bounds, categories and missing values of the columns of a table privately.
 
     Parameters
     ----------

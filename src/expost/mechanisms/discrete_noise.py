@@ -45,7 +45,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from expost.arrays import Integers
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, Guarantee, PureDP
 from expost.randomness import coins, samplers
@@ -373,15 +372,4 @@ def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list
         weighted += increment * coins.discrete_gaussian(1 / increment, randomness)
         precision = 1 / variance
         path.append(weighted / precision)
-    return path
-
-
-def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
-    """Return many independent exact paths at once: :func:`laplace_path`, vectorised."""
-    path = np.empty((len(scales), count), dtype=np.int64)
-    path[-1] = samplers.discrete_laplaces(scales[-1], count, randomness)
-    for level in range(len(scales) - 2, -1, -1):
-        keep = samplers.keep_coins(1 / scales[level], 1 / scales[level + 1], count, randomness)
-        fresh = samplers.discrete_laplaces(scales[level], count, randomness)
-        path[level] = path[level + 1] + np.where(keep, 0, fresh)
     return path

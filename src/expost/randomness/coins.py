@@ -105,7 +105,7 @@ class Law(Protocol):
         ...
 
 
-class Arithmetic:
+class BracketArithmetic:
     """Arithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
 
     def __init__(self, precision: int) -> None:
@@ -155,9 +155,9 @@ class Arithmetic:
 
 
 @lru_cache(maxsize=32)
-def arithmetic(precision: int) -> Arithmetic:
+def arithmetic(precision: int) -> BracketArithmetic:
     """Return the (stateless) arithmetic for a precision."""
-    return Arithmetic(precision)
+    return BracketArithmetic(precision)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Tests: ``tests/randomness/test_samplers.py`` and ``tests/statistical/test_sample
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -183,3 +184,18 @@ def discrete_gaussians(variance: Fraction, count: int, randomness: Randomness) -
         )
     folded = _gaussian_table(variance).draw(count, randomness)
     return np.where(folded % 2 == 1, -((folded + 1) // 2), folded // 2)
+
+
+def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
+    """Return many independent paths of noise at decreasing scales (levels × count), exact.
+
+    The finest noise is drawn first; a coarser level keeps it or adds fresh noise, as
+    :func:`expost.mechanisms.discrete_noise.laplace_path` does for one path.
+    """
+    path = np.empty((len(scales), count), dtype=np.int64)
+    path[-1] = discrete_laplaces(scales[-1], count, randomness)
+    for level in range(len(scales) - 2, -1, -1):
+        keep = keep_coins(1 / scales[level], 1 / scales[level + 1], count, randomness)
+        fresh = discrete_laplaces(scales[level], count, randomness)
+        path[level] = path[level + 1] + np.where(keep, 0, fresh)
+    return path

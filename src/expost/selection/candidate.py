@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -226,6 +227,17 @@ def all_copies(candidates: Sequence[Candidate]) -> list[int]:
             f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
         )
     return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
+
+
+def check_noise_levels(candidates: Sequence[Candidate]) -> None:
+    """Refuse levels of noise that are not used once each, from coarse to fine."""
+    if any(candidate.repeats != 1 for candidate in candidates):
+        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
+    sizes = [candidate.guarantee.size for candidate in candidates]
+    if any(a >= b for a, b in pairwise(sizes)):
+        raise InvalidCandidate(
+            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
+        )
 
 
 def check_callbacks(**callbacks: object) -> None:

@@ -26,7 +26,7 @@ last output with its noisy count, too, and costs the last level.
 **Counts that may rise and fall.** If one person may raise some counts and lower others, by at most
 c (``monotone=False``), the costs add: a_i + b_1 + … + b_{i−1} = ε_i, and b_i ≤ a_i.
 
-**Confidence.** If f_i is below the bar and t_i = bar + m_i, look i passes only if y_i ≥ m_i + 1.
+**Confidence.** If f_i is below the goal and t_i = bar + m_i, look i passes only if y_i ≥ m_i + 1.
 The outputs do not depend on y, so this has probability e^{−a_i(m_i+1)/c}·(1 − e^{−b_i/c})/(1 −
 e^{−(a_i+b_i)/c}). With margins such that this is at most (1 − confidence)/looks for each look, the
 search passes an output below the bar with probability at most 1 − confidence (a sum over all looks,
@@ -35,7 +35,7 @@ the exact count is.
 
 **Why not one noisy threshold for many looks** (Algorithm 1, drawn anew in stages): there the costs
 of threshold and look add, and an unlucky threshold spoils its stage. On Adult and MNIST fresh noise
-reaches the same bars at 9 % less ε, and at 16 % less if counts rise and fall.
+reaches the same goals at 9 % less ε, and at 16 % less if counts rise and fall.
 
 **Levels in ρ.** Under zCDP and at Rényi orders an ex-post pure cost ε̃ is *not* ε̃²/2, so the noise
 above has no cheap form there. :class:`GaussianCounts` adds Gaussian noise to every count instead:

@@ -23,7 +23,7 @@ releases its output. Under zCDP level i is charged ρ_i (the moment of order α 
 e^{−α(α−1)ρ_i} is a supermartingale; docs/theory.md, "Stopping under zCDP"), and under pure DP
 (Laplace) ε_i.
 
-**Laplace paths** (:func:`expost.mechanisms.discrete_noise.laplace_paths`). The statistic is rounded
+**Laplace paths** (:func:`expost.randomness.samplers.laplace_paths`). The statistic is rounded
 to a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
 discrete Laplace noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded statistic.
 
@@ -47,15 +47,14 @@ import numpy as np
 from expost.arrays import Floats, Integers
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import ReleaseRule, Run
-from expost.mechanisms.discrete_noise import laplace_paths
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.privacy.profiles import gaussian_mu, share_of_delta, stopped_delta
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
-from expost.randomness.samplers import LARGEST_SCALE
+from expost.randomness.samplers import LARGEST_SCALE, laplace_paths
 from expost.randomness.source import SEED_BYTES, Randomness, RunKey
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
-from expost.selection.candidate import Candidate, check_goal
+from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.held_out import GaussianCounts, HeldOut
 from expost.selection.selector import Draws, Selector
 
@@ -448,13 +447,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         raise InvalidCandidate(
             "mechanism", "other mechanisms", "give the levels of one NoisePath (NoisePath.levels)"
         )
-    if any(candidate.repeats != 1 for candidate in candidates):
-        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
-    sizes = [candidate.guarantee.size for candidate in candidates]
-    if any(a >= b for a, b in pairwise(sizes)):
-        raise InvalidCandidate(
-            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
-        )
+    check_noise_levels(candidates)
     if levels[0].law == "gaussian":
         squares = [level.square() for level in levels]
         if any(a >= b for a, b in pairwise(squares)):
@@ -462,7 +455,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
     elif max(laplace_lattice(levels)[1]) > LARGEST_SCALE:
         raise InvalidCandidate(
             "guarantee",
-            float(sizes[0]),
+            float(levels[0].guarantee.size),
             f"too small for Laplace noise in {_statistic_path(levels).dimension} dimensions; "
             "give larger levels, or a delta for Gaussian noise",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
@@ -24,7 +23,7 @@ from expost.mechanisms.discrete_noise import (
 )
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
-from expost.selection.candidate import Candidate, check_goal
+from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.release import Release
 from expost.selection.selector import Draws, Selector
 
@@ -162,11 +161,5 @@ def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
         )
     if any(level.query != levels[0].query for level in levels):
         raise InvalidCandidate("query", "several queries", "all levels must ask the same Query")
-    if any(candidate.repeats != 1 for candidate in candidates):
-        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
-    sizes = [candidate.guarantee.size for candidate in candidates]
-    if any(a >= b for a, b in pairwise(sizes)):
-        raise InvalidCandidate(
-            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
-        )
+    check_noise_levels(candidates)
     return list(levels)

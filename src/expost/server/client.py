@@ -8,12 +8,12 @@ Tests: ``tests/server/test_client.py``.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class TunedAnswer:
     def save(self, folder: str | Path) -> None:
         """Write ``release.json`` and the model, if there is one, into a folder.
 
-        The model is ``model.npz``, or ``missed-model.npz`` if it missed the bar.
+        The model is ``model.npz``, or ``missed-model.npz`` if it missed the goal.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -201,6 +201,16 @@ class Connection:
             content,
         )
 
+    def record(self, identity: str) -> dict[str, Any]:
+        """Return all that is on record about a release: for ``expost evidence``."""
+        name = quote(identity, "")
+        whole: dict[str, Any] = dict(self._call("GET", f"/api/releases/{name}"))
+        whole["verdict"] = self._call("GET", f"/api/releases/{name}/verify")
+        with suppress(ServerError):  # a retired data set
+            facts = self._call("GET", f"/api/datasets/{quote(whole['request']['dataset'], '')}")
+            whole |= {"facts": facts, "budget": self.budget(facts["budget"])}
+        return whole
+
     def _ask(self, question: Mapping[str, Any], memo: str, key: str | None) -> Any:
         """Ask and wait for the answer."""
         chosen = secrets.token_urlsafe(24) if key is None else key
@@ -313,37 +323,6 @@ def _present(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def count_result(release: Mapping[str, Any]) -> Any:
     """Return a release of a server as the result that :func:`expost.count` returns."""
-    from expost.analytics.count_result import CountResult
-    from expost.analytics.refinement import Answer
-    from expost.privacy.charges import Charges
-    from expost.privacy.guarantees import guarantee_from_dict
+    from expost.analytics.count_result import result_of_release
 
-    def value_of(value: Any) -> Any:
-        if value is None:
-            return math.nan
-        return tuple(value) if isinstance(value, list) else value
-
-    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
-        return tuple(
-            Answer(**{name: value_of(value) for name, value in record.items()})
-            for record in records
-        )
-
-    result, certificate = release["result"], release["certificate"]
-    same = (
-        *("spent", "remaining", "unit", "within", "plus_minus", "confidence", "keys"),
-        *("max_groups_per_user", "dropped_share"),
-    )
-    return CountResult(
-        **{name: result[name] for name in same},
-        **{
-            name: certificate[name] for name in ("query", "source", "public", "simulated", "ledger")
-        },
-        answers=answers(result["answers"]),
-        unanswered=answers(result["unanswered"]),
-        factor=result["interval_factor"],
-        guarantee=guarantee_from_dict(result["guarantee"]),
-        warnings=tuple(result["warnings"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
-    )
+    return result_of_release(release)

@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra, deprecated
+from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.charges import warn_if_weak
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
@@ -116,12 +116,6 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             If a setting is not valid.
         """
         return self._resolved(n)[1]
-
-    @property
-    def promise_(self) -> RenyiDP | None:
-        """Deprecated name of ``guarantee_``."""
-        deprecated("promise_", "guarantee_")
-        return self.guarantee_
 
     def check_fit(self, X: Any, y: Any) -> None:
         """Refuse what :meth:`fit` would refuse, without fitting or spending anything.

@@ -189,18 +189,20 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
-        The realised charge of all requests together; None in a simulation.
+        The actual charge of all requests together; None in a simulation.
     release_ : Release
         The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
         :meth:`save` write it down.
 
-    Notes ----- ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it
-    sets, if the estimators keep their guarantees as described above (``theorem:max-score`` for pure
-    guarantees, its sharpened Rényi form with ``delta``).
+    Notes
+    -----
+    ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it sets, if the
+    estimators keep their guarantees as described above (``theorem:max-score`` for pure guarantees,
+    its sharpened Rényi form with ``delta``).
 
     There is no ``cv_results_``: which candidates ran, and their scores, are secret. The charge
     covers the winner only; a table of losing scores would cost the charge of every candidate. For
-    the same reason there are no cross-validation folds.
+    the same reason ``cv``, ``refit`` and ``callbacks`` are refused, with what to use instead.
 
     Copies neither lose nor double a charge. ``clone`` gives an unfitted search on the *same*
     ledger. A pickle or deep copy contains what was released but no connection: ``fit`` raises an
@@ -244,8 +246,41 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         n_jobs: int | None = None,
         random_state: Any = None,
         simulation: bool = False,
+        cv: Any = None,
+        refit: bool = True,
+        callbacks: Any = None,
     ) -> None:
         keep_parameters(self, locals())
+
+    @property
+    def cv_results_(self) -> Any:
+        """Not there: the scores of all candidates would have to be paid for."""
+        raise AttributeError(
+            "there is no cv_results_: which candidates ran, and their scores, are secret; see "
+            "best_params_, best_score_ and certificate()"
+        )
+
+    def _refuse_habits(self) -> None:
+        """Answer keywords of other searches with what to use here, and why."""
+        if self.cv is not None:
+            raise InvalidInput(
+                "cv",
+                self.cv,
+                "leave it out: every fold would be paid for; holdout= says which share of the rows "
+                "scores, and scoring= takes a function of public rows",
+            )
+        if self.refit is not True:
+            raise InvalidInput(
+                "refit",
+                self.refit,
+                "leave it out: the estimator that was scored is the one that is released and paid",
+            )
+        if self.callbacks is not None:
+            raise InvalidInput(
+                "callbacks",
+                self.callbacks,
+                "leave it out: what happens during a search is secret; verbose=True shows progress",
+            )
 
     def fit(self, X: Any, y: Any = None) -> ExPostSearch:
         """Reserve the worst case, train until the goal is reached, release one, settle its charge.
@@ -271,6 +306,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
             The ledger cannot pay the worst case of the first attempt. Nothing was charged.
         """
         date = datetime.now(UTC).date().isoformat()  # how long a fit took is secret
+        self._refuse_habits()
         ledger = self._account()
         self._check_numbers()
         training = self._training()

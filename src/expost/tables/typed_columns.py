@@ -53,14 +53,19 @@ def ibis_module() -> Any:
     return ibis
 
 
-def fetch(expression: Any) -> dict[str, list[Any]]:
-    """Run a query and return its columns; an error names its kind, never a value or a line."""
+def fetch_arrow(expression: Any) -> Any:
+    """Run a query and return an Arrow table; an error names its kind, never a value or a line."""
     try:
-        table = expression.to_pyarrow()
+        return expression.to_pyarrow()
     except Exception as error:
         raise InvalidInput(
             "source", "the table", f"cannot be counted: {type(error).__name__}"
         ) from None
+
+
+def fetch(expression: Any) -> dict[str, list[Any]]:
+    """Run a query and return its columns as lists; errors as in :func:`fetch_arrow`."""
+    table = fetch_arrow(expression)
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 

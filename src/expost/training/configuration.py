@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array, Floats
-from expost.errors import InvalidInput, deprecated
+from expost.errors import InvalidInput
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.privacy.profiles import DEFAULT_ORDERS, Profile, training_profile
@@ -256,11 +256,6 @@ class Configuration:
                 "a training without noise has no privacy guarantee; pass a number > 0",
             )
         return guarantee
-
-    def promise(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> RenyiDP:
-        """Deprecated name of :meth:`guarantee`."""
-        deprecated("Configuration.promise", "Configuration.guarantee")
-        return self.guarantee(n, device=device, neighbours=neighbours)
 
 
 def _in_range(value: Fraction, given: Number, field: str) -> None:

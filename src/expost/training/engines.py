@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra, deprecated
+from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.randomness.source import Randomness
 from expost.training.configuration import (
@@ -71,12 +71,6 @@ class Trained:
     parameters: dict[str, Array] = field(repr=False)
     configuration: Configuration
     guarantee: RenyiDP | None
-
-    @property
-    def promise(self) -> RenyiDP | None:
-        """Deprecated name of :attr:`guarantee`."""
-        deprecated("Trained.promise", "Trained.guarantee")
-        return self.guarantee
 
 
 @dataclass(frozen=True)

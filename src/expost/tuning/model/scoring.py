@@ -142,6 +142,7 @@ class Margins:
             return 0.0
         if law == "laplace":
             return -math.log(min(self._allowed(attempt, part), 1.0)) * deviation
+        # One unit more: the discrete tail at m is at most the continuous one at m − 1.
         return self.deviations(attempt, part=part) * deviation + unit
 
     def _allowed(self, attempt: int, part: float) -> float:
@@ -168,6 +169,7 @@ def population_bound(
     """Bound the expected score of a usable row from below, or return None and why not."""
     lead = certain - empty
     if lead > 0:
+        # The least of c + lead·x² − h·x over all x ≥ 1: how many rows are usable is not known.
         bound = certain - sampled if 2 * lead >= sampled else empty - sampled**2 / (4 * lead)
         if bound > worst:
             return bound, None
@@ -256,6 +258,7 @@ def free_rho(training: RenyiDP, delta: float | None = None) -> float:
 def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
     """Return the guarantee of training on one part of the rows and scoring on the other part."""
     score = ZCDP(rho, training.neighbours)
+    # Parallel composition: a person trains or scores, so the larger curve holds, not the sum.
     worst = training.at_worst(score.to_renyi(training.orders))
     if training.profile is None:
         return worst
@@ -291,7 +294,7 @@ class Score:
         return self.rho is not None or self.epsilon is not None
 
     @cached_property
-    def _bar(self) -> Fraction | None:
+    def _goal_share(self) -> Fraction | None:
         """The goal as a share of the range from the worst to the best value, or None."""
         if self.goal.least_score is None:
             return None
@@ -306,18 +309,21 @@ class Score:
             return STEPS
         if not self._noisy:
             return self.metric.steps
-        low = self._bar is not None and self._bar < Fraction(1, 2)
+        low = self._goal_share is not None and self._goal_share < Fraction(1, 2)
         return STEPS if low else max(2, self.metric.steps)
 
     @cached_property
     def centre(self) -> int:
         """What each row's merit is compared with, in steps; 0 for exact sums over public places."""
         if self.centred:
-            return self._steps // 2 if self._bar is None else ceil(self._bar * self._steps)
+            # Rounded up: a sum above 0 means a mean above the goal, however many rows there are.
+            share = Fraction(1, 2) if self._goal_share is None else self._goal_share
+            return ceil(share * self._steps)
         if not self._noisy:
             return 0
         return min(
-            self._steps // 2, self._steps if self._bar is None else floor(self._bar * self._steps)
+            self._steps // 2,
+            self._steps if self._goal_share is None else floor(self._goal_share * self._steps),
         )
 
     @property
@@ -379,6 +385,7 @@ class Score:
     def sum_of(self, predicted: Array, truth: Array) -> int:
         """Return the sum of the merits less C; an empty place, if places are public, adds 0."""
         merits = self.metric.merits(predicted, truth, self._steps) - self.centre
+        # An empty place adds 0 and not −C: so a row moves the sum by at most max(C, S − C).
         if not self.centred:
             merits = np.where(_empty(truth), 0, merits)
         return int(merits.sum())
@@ -402,6 +409,7 @@ class Score:
         assert self.goal.least_score is not None
         low, high = Fraction(str(self.metric.low)), Fraction(str(self.metric.high))
         worst = low if self.metric.larger_is_better else -high
+        # By the decimals that were written: the double 0.1 would ask for two rows of ten.
         share = (Fraction(str(self.goal.least_score)) - worst) / (high - low)
         return ceil(share * self._steps * rows)
 

@@ -66,8 +66,6 @@ class Tuned:
         A further noisy score of a model that missed, with an interval, if ``tell`` was given.
     facts : LearnedFacts or None
         Facts that were bought (``learn_facts``); ``spent`` and ``worst_case`` include them.
-    advice : list of str
-        After a miss: what to try next, from public facts and what was released.
     release : Release
         The certificate; ``attempts`` is what it is composed of.
     """
@@ -92,7 +90,7 @@ class Tuned:
 
     @property
     def advice(self) -> list[str]:
-        """What to try after a miss; empty if the goal was reached."""
+        """What to try after a miss, from public facts and what was released; else empty."""
         return [] if self.passed else advice_words(self.record())
 
     @property

@@ -239,6 +239,7 @@ def _within_limit(
                 attempts = "one attempt" if number == 1 else f"at most {number} attempts"
                 text = f"levels up to ε = {levels[count - 1]:g}, {attempts}"
                 return replace(plan_of, left_out=text if dropped else "")
+            # Fewer attempts share δ anew, which changes every charge: look again.
             number = min(number - 1, _fitting(plan_of, limit))
         if count == 1:
             break
@@ -268,6 +269,7 @@ def _within_limit(
 def _fitting(job: JobPlan, limit: float) -> int:
     """Return how many of the first attempts fit into a limit together."""
     charges = [step.charges for step in job.steps]
+    # Misses of the attempts before, then the worst outcome of this one: the order of a job.
     sums = (job.epsilon(worst_in_turn(charges[: number + 1])) for number in range(len(charges)))
     return sum(total <= limit for total in sums)
 

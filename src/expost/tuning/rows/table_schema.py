@@ -242,7 +242,7 @@ def near(wanted: str, names: Sequence[str], subject: str = "it has") -> str:
     folded = {name.lower(): name for name in names}
     close = get_close_matches(wanted.lower(), list(folded), n=3)
     if close:
-        return "; did you mean " + " or ".join(repr(folded[each]) for each in close) + "?"
+        return "; did you mean " + " or ".join(repr(folded[name]) for name in close) + "?"
     if any("\n" in name for name in names) or not names:
         return ""
     more = ", …" if len(names) > 20 else ""

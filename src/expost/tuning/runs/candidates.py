@@ -249,6 +249,7 @@ def make_candidates(
     secret = settings.data.rows is not None  # the actual number of rows
     guarantees: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
+    # One table of orders: a selection compares and composes the curves order by order.
     curves = _common(guarantees_of(planned, settings.data.relation))
     featured: dict[str, tuple[Recipe, FeatureRows | None, int]] = {}
     for (epsilon, point), configuration, plan, training in zip(

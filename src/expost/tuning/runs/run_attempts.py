@@ -267,6 +267,7 @@ def priced_steps(
         chosen = candidates_of(candidates, levels, attempt, pure=pure, level=level)
         plain = schedule.selector(number, at_least, delta=delta, order=order)
         settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        # δ is spent whether later attempts are made or not: the first is charged with all of it.
         charged = None if pure or order is not None else delta if number == 0 else 0.0
         selector = PlannedAttempt(**settings, charged_delta=charged).remember(chosen)
         law = selector.drop_law(chosen)
@@ -283,7 +284,7 @@ class OverTheLimit(InvalidInput):
 
 
 class Scored(Protocol):
-    """An output with a score and the law of its noise; :class:`.candidates.Fitted` is one."""
+    """An output with a score and the law of its noise; :class:`.candidates.ScoredModel` is one."""
 
     @property
     def score(self) -> float: ...
@@ -337,11 +338,12 @@ def make_attempts(
             if further is None:
                 return releases, False
             step = further
-        plain = further is not None or _own_bar(step)  # outputs are compared as they are, or not
-        score = ClearedScore(margins, len(releases) - sum(map(_own_bar, steps)))
+        plain = further is not None or _is_path(step)  # outputs are compared as they are, or not
+        score = ClearedScore(margins, len(releases) - sum(map(_is_path, steps)))
         total = step.charges.worst_case
         for number, earlier in enumerate(releases):
             planned = steps[min(number, len(steps) - 1)].charges.worst_case
+            # What a crash lost may have been released: it counts at its worst case.
             total = total + (planned if earlier is None else earlier.spent)
         if releases and not allowed(total):
             return releases, True
@@ -357,6 +359,7 @@ def make_attempts(
                 on_release=None if journal is None else journal.add,
                 **request,
             )
+        # Refused later, the job ends with what it has: its earlier charges are settled.
         except BudgetRefused:
             if not releases:
                 raise
@@ -364,7 +367,7 @@ def make_attempts(
         releases.append(release)
 
 
-def _own_bar(step: Step) -> bool:
+def _is_path(step: Step) -> bool:
     """Whether a request is one of noise reduction."""
     return isinstance(step.selector, PathSearch)
 
@@ -378,5 +381,5 @@ def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool
     present = [release for release in releases if release is not None]
     if any(each.passed is None or each.passed for each in present):
         return True
-    planned = isinstance(steps[0].selector, PlannedAttempt) or _own_bar(steps[0])
+    planned = isinstance(steps[0].selector, PlannedAttempt) or _is_path(steps[0])
     return len(releases) >= len(steps) and planned

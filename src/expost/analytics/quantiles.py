@@ -1,0 +1,378 @@
+"""``expost.quantile``: check, price, reserve, read, search, settle.
+
+One reservation covers the whole request and is settled at what was drawn, also after an exception.
+The guarantee and the intervals are proven in ``quantile_run``; caps, conditions, groups and sources
+are those of :func:`expost.mean`. Tests: ``tests/analytics/test_quantiles.py``.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from expost._version import __version__
+from expost.analytics import contribution
+from expost.analytics.answer_files import csv_cells, write_document
+from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
+from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of
+from expost.analytics.quantile_request import (
+    CheckedQuantile,
+    QuantileRequest,
+    check_quantile,
+    price_quantile,
+)
+from expost.analytics.quantile_run import (
+    BinAnswer,
+    QuantileAnswer,
+    QuantileRun,
+)
+from expost.analytics.quantile_search import CellCounts, Source
+from expost.analytics.query import Progress, choose_caps
+from expost.budget.charging import Account, LedgerOrPlace
+from expost.errors import InvalidInput
+from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.guarantees import Guarantee, persons_words
+from expost.randomness.source import Randomness, require_protection
+from expost.rationals import round_down, round_up
+from expost.selection.release import SCHEMA
+from expost.tables.typed_columns import SEPARATOR
+
+THEOREM = (
+    "draws from disjoint intervals and histograms per group; a user is in at most m groups, so the "
+    "charge is the sum of the m largest group costs (docs/quantiles.md, What it costs)"
+)
+
+
+class QuantileOptions(QuantileRequest, total=False):
+    """The keywords of :func:`quantile`."""
+
+    ledger: LedgerOrPlace
+    budget: str | None
+    analyst: str
+    memo: str
+    randomness: Randomness | None
+    simulation: bool
+
+
+@dataclass(frozen=True)
+class QuantileResult:
+    """What was released: quantiles that are within the wanted error, the others, histograms."""
+
+    answers: tuple[QuantileAnswer, ...]
+    unanswered: tuple[QuantileAnswer, ...]
+    histogram: tuple[BinAnswer, ...]
+    spent: float
+    remaining: float
+    unit: str
+    within_rank: float | None
+    confidence: float
+    max_groups_per_user: int | None
+    max_rows_per_user: int
+    guarantee: Guarantee
+    keys: Mapping[str, Any] | None
+    query: Mapping[str, Any]
+    source: str
+    public: Mapping[str, Any]
+    simulated: bool
+    charges: Charges = field(repr=False)
+    outcome: int | None = field(repr=False)
+    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form of ``expost quantile``."""
+        return self._released() | {
+            "spent": self.spent,
+            "remaining": self.remaining,
+            "unit": self.unit,
+            "within_rank": self.within_rank,
+            "confidence": self.confidence,
+            "max_groups_per_user": self.max_groups_per_user,
+            "max_rows_per_user": self.max_rows_per_user,
+            "protects": self.protects,
+            "guarantee": self.guarantee.as_dict(),
+            "keys": None if self.keys is None else dict(self.keys),
+            "query": dict(self.query),
+            "simulated": self.simulated,
+        }
+
+    def _released(self) -> dict[str, Any]:
+        """Everything that was released, for JSON."""
+        parts: dict[str, Sequence[QuantileAnswer | BinAnswer]] = {
+            "answers": self.answers,
+            "unanswered": self.unanswered,
+            "histogram": self.histogram,
+        }
+        return {name: [_plain(answer) for answer in part] for name, part in parts.items()}
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate: query, source, public facts, answers, charge and theorem."""
+        return {
+            "expost": __version__,
+            "schema": SCHEMA,
+            "kind": "quantile",
+            "query": dict(self.query),
+            "source": self.source,
+            "public": dict(self.public),
+            "max_groups_per_user": self.max_groups_per_user,
+            **self._released(),
+            "spent": {self.unit: self.spent},
+            "worst_case": {self.unit: self.public["total"]},
+            "guarantee": self.guarantee.as_dict(),
+            "ledger": None if self.ledger is None else dict(self.ledger),
+            "theorem": THEOREM,
+            "simulated": self.simulated,
+            "charges": self.charges.as_dict(),
+            "index": self.outcome,
+            "charged": self.charged.as_dict(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the answers: .json holds everything, .csv one table with a column per key."""
+        path = Path(path)
+        check_quantile_file(path, both=bool(self.query["at"] and self.query["bins"]))
+        if path.suffix == ".json":
+            write_document(self.as_dict(), path)
+            return
+        keys = list(self.query["by"]) or ["group"]
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            rows = csv.writer(stream)
+            header, answers = self._table()
+            rows.writerow([*keys, *header])
+            for answer in answers:
+                group = answer.pop("group")
+                names = group if isinstance(group, list) else [group]
+                rows.writerow(csv_cells([*names, *answer.values()]))
+
+    def _table(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The header without the keys, and the rows of a CSV file."""
+        told = self._released()
+        if not self.query["at"]:
+            return ["start", "end", "share", "low", "high", "spent"], told["histogram"]
+        rows = [{**answer, "answered": True} for answer in told["answers"]]
+        rows += [{**answer, "answered": False} for answer in told["unanswered"]]
+        names = ["at", "estimate", "low", "high", "rank_low", "rank_high", "spent", "answered"]
+        return names, rows
+
+
+def check_quantile_file(path: Path, *, both: bool) -> None:
+    """Refuse a file name that cannot hold the answers; ``both`` quantiles and bins: two tables."""
+    if path.suffix not in (".csv", ".json"):
+        raise InvalidInput("out", str(path), "give a file name ending in .csv or .json")
+    if both and path.suffix == ".csv":
+        raise InvalidInput("out", str(path), "quantiles and bins are two tables: use .json")
+
+
+def quantile(
+    data: Any, column: str | None = None, /, **options: Unpack[QuantileOptions]
+) -> QuantileResult:
+    """Quantiles and histograms of a column per group, each to the rank error you need.
+
+    Parameters
+    ----------
+    data : str, Path or table
+        As in :func:`count`.
+    column : str
+        Column of the values. NULL, NaN, infinite and non-numeric values count nowhere.
+    at : float or sequence of float
+        Ranks between 0 and 1 (default 0.5, the median). Of MIN and MAX nothing private can be
+        said; 0.001 and 0.999 come close.
+    bins : int or sequence of float, optional
+        Also (or, without ``at``, only) the share of rows in each bin: a number of bins of equal
+        width, or their edges. The first and the last bin hold what lies outside of the edges.
+    within_rank : float
+        Wanted error (default 0.02): the rank of an answer is within 0.02 of the wanted one, with
+        the stated confidence. 0: no goal; the best values that ``epsilon`` buys, with intervals.
+    bounds : (low, high)
+        Public bounds; values are clipped to them.
+    grid : number, optional
+        Values are rounded to multiples of it. Default: 1, 2 or 5 times a power of ten, at least
+        32,768 cells. Give 1 for whole numbers: a value that many rows share is then found cheaply.
+    value_intervals : bool
+        Also look at the ranks two wanted errors beside each quantile, so that ``low`` and ``high``
+        are near (about half as much again). Without it they come from the other quantiles.
+    max_rows_per_user : int or "auto"
+        How many rows of a user count in one group (default 1: every person has one voice).
+    **options
+        The other options of :func:`mean`: ``by``, ``user``, ``epsilon``, ``delta``, ``keys``,
+        ``private_keys``, ``max_groups_per_user``, ``where``, ``confidence``, ``table``,
+        ``ledger``, ``budget``, ``analyst``, ``memo``, ….
+
+    Returns
+    -------
+    QuantileResult
+        ``answers`` within the wanted error, ``unanswered``, ``histogram``, and what was spent.
+
+    Raises
+    ------
+    InvalidInput
+        A setting, column or file is wrong. Nothing was charged.
+    BudgetRefused
+        The budget cannot pay the worst case. Nothing was charged.
+
+    References
+    ----------
+    ``docs/quantiles.md`` states the guarantee and its proof.
+    """
+    asked: dict[str, Any] = {**options, **({} if column is None else {"column": column})}
+    how = {
+        name: asked.pop(name, None)
+        for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
+    }
+    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
+    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
+        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
+    memo = how["memo"] or "expost quantile"
+    account = Account(how["ledger"], how["budget"], how["analyst"] or "", memo)
+    account.check_simulation(source.simulated)
+    request = check_quantile(data, asked)
+    kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
+    priced, progress = price_quantile(request, kind), QuantileProgress()
+    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
+        certificate = None
+        try:
+            evidence = reserved.evidence()
+            result = run_quantile(request, priced, source, evidence, progress)
+            if evidence is not None:
+                certificate = result.certificate()
+        finally:
+            reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+    return result
+
+
+@dataclass
+class QuantileProgress(Progress):
+    """What has been bought so far."""
+
+    run: QuantileRun | None = None
+
+    @property
+    def spent(self) -> Fraction:
+        """The charge so far."""
+        return self.side + (Fraction(0) if self.run is None else self.run.spent)
+
+
+def run_quantile(
+    request: CheckedQuantile,
+    priced: CountPrice,
+    randomness: Randomness,
+    evidence: dict[str, Any] | None,
+    progress: QuantileProgress,
+) -> QuantileResult:
+    """Run a request whose worst case is reserved; ``progress`` holds what was bought."""
+    base = choose_caps(request.base, progress, randomness)
+    names, rows = _cells(base, progress, randomness)
+    job = request.job(base, max(1, len(names)), progress.most)
+    measure = base.measure
+    shown = [tuple(name.split(SEPARATOR)) if len(base.by) > 1 else name for name in names]
+    source = Source(measure.low, measure.high, randomness)
+    progress.run = QuantileRun(job, shown, rows, source)
+    progress.run.run()
+    return _result(request, base, priced, progress, evidence, randomness.simulated)
+
+
+def _cells(
+    base: CheckedCount, progress: QuantileProgress, randomness: Randomness
+) -> tuple[list[str], list[CellCounts]]:
+    """The groups and their private counts, after the caps; pays for finding the groups."""
+    salt, most = contribution.new_salt(randomness), progress.most
+    if most is not None and base.most_known is not None and most >= base.most_known:
+        most = None  # nobody is in more groups than there are
+    kept = kept_rows(base.rows(), base.measure, base.keys, most, salt, collated=base.collated)
+    cells = run_cells(count_cells(kept))
+    names = sorted(cells) if base.keys is None else list(base.keys)
+    if base.keys is None:
+        assert progress.most is not None
+        progress.selection = base.selection(progress.most)
+        progress.side += base.cost_of_keys()
+        users = run_users(kept)
+        counts = np.array([users.get(name, 0) for name in names], dtype=np.int64)
+        passed = progress.selection.select(counts, randomness)
+        names = [name for name, keep in zip(names, passed, strict=True) if keep]
+    empty = CellCounts.empty()
+    return names, [cells.get(name, empty) for name in names]
+
+
+def _result(
+    request: CheckedQuantile,
+    base: CheckedCount,
+    priced: CountPrice,
+    progress: QuantileProgress,
+    evidence: dict[str, Any] | None,
+    simulated: bool,
+) -> QuantileResult:
+    run = progress.run
+    assert run is not None
+    assert base.measure.rows is not None
+    outcome = outcome_of(progress.spent, priced.charges)
+    charged = priced.charges.nothing if outcome is None else priced.charges[outcome]
+    spent = charged.size if isinstance(priced.charges, ShareCharges) else progress.spent
+    answers, unanswered = run.answers(base.measure.grid)
+    return QuantileResult(
+        answers=tuple(answers),
+        unanswered=tuple(unanswered),
+        histogram=tuple(run.histograms(request.edges)),
+        spent=round_up(spent),
+        remaining=round_down(max(Fraction(0), base.total - spent)),
+        unit="epsilon" if base.delta is None else "rho",
+        within_rank=request.within,
+        confidence=base.wanted.confidence,
+        max_groups_per_user=progress.most,
+        max_rows_per_user=base.measure.rows,
+        guarantee=base.guarantee,
+        keys=None if progress.selection is None else progress.selection.as_dict(),
+        query=priced.request,
+        source=base.source,
+        public=_public(base, run),
+        simulated=simulated,
+        charges=priced.charges,
+        outcome=outcome,
+        ledger=None if evidence is None else {**evidence, "source": priced.source},
+    )
+
+
+def _public(base: CheckedCount, run: QuantileRun) -> dict[str, Any]:
+    """The public facts of a certificate."""
+    return {
+        "keys": "found privately" if base.private else "listed",
+        "groups": None if base.keys is None else len(base.keys),
+        "max_rows_per_user": base.measure.rows,
+        "rows_chosen_privately": base.chooses_rows,
+        "max_groups_per_user": "chosen privately" if base.chooses_cap else "given",
+        "total": round_up(base.total),
+        "noise": base.law,
+        "shares": {
+            "max_groups_per_user": round_up(base.cost_of_cap()),
+            "max_rows_per_user": round_up(base.cost_of_rows()),
+            "keys": round_up(base.cost_of_keys()),
+        },
+        "group_costs": run.group_costs(),
+    }
+
+
+def _plain(answer: QuantileAnswer | BinAnswer) -> dict[str, Any]:
+    """An answer for JSON, which has no NaN; a group of several columns is a list."""
+    return {
+        key: list(value)
+        if isinstance(value, tuple)
+        else None
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+        for key, value in vars(answer).items()
+    }
