@@ -21,6 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import expost
 from expost import SimulationRandomness
 from expost.errors import InvalidInput
+from reproduction.analysts_quantiles import QUANTILE_TASKS
 
 Row = dict[str, Any]
 _SURE = 0.95
@@ -214,6 +215,7 @@ TASKS: Mapping[str, Callable[[int], list[Row]]] = {
     "answered": eighty_areas,
     "products": products_by_month,
     "top": top_products,
+    **QUANTILE_TASKS,
 }
 
 

@@ -57,6 +57,7 @@ _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
+_FOR_DROPPED = Fraction(9, 10)  # of the price of the share of dropped pairs, likewise
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 
 
@@ -562,7 +563,7 @@ def dropped_pairs(
     """
     laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
     parts = []
-    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
+    for numbers, portion in ((values.removed, _FOR_DROPPED), (values.kept, 1 - _FOR_DROPPED)):
         levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
         misses = np.full(len(prices), (1 - confidence) / (2 * len(prices)))
         noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
