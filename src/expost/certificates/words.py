@@ -394,7 +394,7 @@ def _score(document: Record) -> str | None:
 def question_words(query: Record) -> str:
     """Return what was asked."""
     measure = _MEASURES.get(query["kind"], query["kind"])
-    if query["kind"] == QUANTILE:
+    if query.get("kind") == QUANTILE:
         measure = query_words.quantile_words(query)
     text = f"number of {measure}" if query["column"] is None else f"{measure} of {query['column']}"
     if query["user"] is not None:
@@ -411,7 +411,7 @@ def question_words(query: Record) -> str:
 
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
-    if query["kind"] == QUANTILE:
+    if query.get("kind") == QUANTILE:
         return query_words.quantile_error(query)
     within, most = query["within"], query["plus_minus"]
     if query.get("top") is not None:
