@@ -18,7 +18,7 @@ from expost.analytics.pricing import THEOREM
 from expost.analytics.refinement import Answer
 from expost.facts.describe import Facts
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ApproxDP, Guarantee, persons_words
+from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict, persons_words
 from expost.selection.release import SCHEMA
 
 WHOLE_KINDS = ("count", "rows")
@@ -51,6 +51,7 @@ class CountResult:
     outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
     facts: Facts | None = None
+    asked_before: bool = field(default=False, compare=False)
 
     @property
     def total(self) -> ApproxDP | None:
@@ -116,6 +117,7 @@ class CountResult:
             "warnings": list(self.warnings),
             "query": dict(self.query),
             "simulated": self.simulated,
+            **({"asked_before": True} if self.asked_before else {}),
             **self._bought(),
         }
 
@@ -166,6 +168,40 @@ class CountResult:
         ``.json`` is the certificate, with the exact released values.
         """
         self.answer_table().save(path)
+
+
+def result_of_release(release: Mapping[str, Any]) -> CountResult:
+    """Return the result that was released, from its JSON form and its certificate."""
+
+    def value_of(value: Any) -> Any:
+        if value is None:
+            return math.nan
+        return tuple(value) if isinstance(value, list) else value
+
+    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
+        return tuple(
+            Answer(**{name: value_of(value) for name, value in record.items()})
+            for record in records
+        )
+
+    result, certificate = release["result"], release["certificate"]
+    same = (
+        *("spent", "remaining", "unit", "within", "plus_minus", "confidence", "keys"),
+        *("max_groups_per_user", "dropped_share"),
+    )
+    return CountResult(
+        **{name: result[name] for name in same},
+        **{
+            name: certificate[name] for name in ("query", "source", "public", "simulated", "ledger")
+        },
+        answers=answers(result["answers"]),
+        unanswered=answers(result["unanswered"]),
+        factor=result["interval_factor"],
+        guarantee=guarantee_from_dict(result["guarantee"]),
+        warnings=tuple(result["warnings"]),
+        charges=Charges.from_dict(certificate["charges"]),
+        outcome=certificate["index"],
+    )
 
 
 def title_words(result: CountResult) -> str:

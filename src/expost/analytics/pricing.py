@@ -30,8 +30,8 @@ from expost.tables.sources import may_collate
 AUTO = "auto"
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARES = (Fraction(3, 400), Fraction(3, 100), Fraction(2, 25))
-"""Parts of the total that the share of dropped pairs may cost: ¾ % to 8 %, as far as needed."""
+DROPPED_SHARES = (Fraction(3, 500), Fraction(3, 100), Fraction(2, 25))
+"""Parts of the total that the share of dropped pairs may cost: 0.6 % to 8 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding

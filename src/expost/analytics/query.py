@@ -17,6 +17,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics import contribution
+from expost.analytics.asked_before import kept_answer
 from expost.analytics.contribution import GROUP, USER, GroupValues
 from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
@@ -55,6 +56,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     simulation: bool
     learn_facts: float | None
+    table_version: str | None
     facts: str | Path | None
 
 
@@ -122,6 +124,9 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     facts : str or Path, optional
         A file of facts (``expost describe --out``): bounds, groups and the cap of rows per person
         that are not given come from it. Its charge is its own.
+    table_version : str, optional
+        A name that you give to the present state of the table. With a ledger in a file, the same
+        question on the same version returns the paid answer (``asked_before``), at no charge.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -201,7 +206,11 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     account.check_simulation(source.simulated)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
-    facts = None
+    facts, kept = None, kept_answer(account, data, options, how["table_version"])
+    if kept is not None and how["learn_facts"] is not None:
+        raise InvalidInput("table_version", how["table_version"], "it cannot go with learn_facts")
+    if kept is not None and (earlier := kept.find()) is not None:
+        return earlier
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
     request = check_request(data, options)
@@ -222,6 +231,8 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
                 certificate = result.certificate()
         finally:
             reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+    if kept is not None:
+        kept.keep(result)
     return result
 
 

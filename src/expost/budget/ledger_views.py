@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from expost.budget import reservation_rows, totals
@@ -53,6 +54,11 @@ class LedgerViews:
         columns = ["name", "kind", "settled", "held", "remaining", "entries"]
         rows = [[state[column] for column in columns] for state in states]
         return html_summary("Ledger", {"budgets": len(rows)}, HtmlTable("Budgets", columns, rows))
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the ledger; None if it is in a database server."""
+        return None if self._store.location.path is None else Path(self._store.location.path)
 
     @property
     def identity(self) -> str:

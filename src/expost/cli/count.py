@@ -152,6 +152,13 @@ def count_command(
         typer.Option(help="File of facts: bounds, groups and caps that are not given."),
     ] = None,
     verbose: Verbose = False,
+    table_version: Annotated[
+        str | None,
+        typer.Option(
+            help="A name for the present state of the table: a question that was paid for on this "
+            "version costs nothing again (with --ledger)."
+        ),
+    ] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -185,6 +192,7 @@ def count_command(
     run = _Run(out, _total(request["epsilon"], request.get("delta")))
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
     request["ledger"] = None if ledger is None else Ledger.open(ledger)
+    request["table_version"] = table_version
     result = run.ask(source, request, as_json)
     rendered = partial(render_result, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
@@ -200,6 +208,8 @@ def _finish(
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+    if result.asked_before:
+        notes.print("Asked before: this is the answer that was paid for; nothing is charged now.")
     if result.facts is not None and result.total is not None:
         notes.print(
             f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
@@ -285,6 +295,9 @@ class _Run:
                     progress.update(task, completed=share, answers=len(self._answers))
 
                 result: CountResult = query.count(source, **request, released=released)
+            if result.asked_before:
+                for answer in result.answers:
+                    released(answer, 0.0)
             for answer in result.unanswered:
                 self._write(writer, answer, answered=False)
         except BaseException as error:

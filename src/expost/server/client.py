@@ -8,7 +8,6 @@ Tests: ``tests/server/test_client.py``.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
 import urllib.error
@@ -324,37 +323,6 @@ def _present(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def count_result(release: Mapping[str, Any]) -> Any:
     """Return a release of a server as the result that :func:`expost.count` returns."""
-    from expost.analytics.count_result import CountResult
-    from expost.analytics.refinement import Answer
-    from expost.privacy.charges import Charges
-    from expost.privacy.guarantees import guarantee_from_dict
+    from expost.analytics.count_result import result_of_release
 
-    def value_of(value: Any) -> Any:
-        if value is None:
-            return math.nan
-        return tuple(value) if isinstance(value, list) else value
-
-    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
-        return tuple(
-            Answer(**{name: value_of(value) for name, value in record.items()})
-            for record in records
-        )
-
-    result, certificate = release["result"], release["certificate"]
-    same = (
-        *("spent", "remaining", "unit", "within", "plus_minus", "confidence", "keys"),
-        *("max_groups_per_user", "dropped_share"),
-    )
-    return CountResult(
-        **{name: result[name] for name in same},
-        **{
-            name: certificate[name] for name in ("query", "source", "public", "simulated", "ledger")
-        },
-        answers=answers(result["answers"]),
-        unanswered=answers(result["unanswered"]),
-        factor=result["interval_factor"],
-        guarantee=guarantee_from_dict(result["guarantee"]),
-        warnings=tuple(result["warnings"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
-    )
+    return result_of_release(release)
