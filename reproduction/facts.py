@@ -37,12 +37,14 @@ def adult(data: Path | None) -> Path:
     return path
 
 
-def facts_table(path: Path, epsilon: float, runs: int) -> dict[str, Any]:
-    """Return how often the facts at a price are right."""
+def facts_table(
+    path: Path, epsilon: float, runs: int, randomness: Randomness | None = None
+) -> dict[str, Any]:
+    """Return how often the facts at a price are right; ``randomness`` may be a simulated one."""
     start = time.perf_counter()
     expost.describe(path, epsilon=epsilon, delta=DELTA)
     seconds = time.perf_counter() - start
-    randomness = Randomness()
+    randomness = Randomness() if randomness is None else randomness
     table, columns = open_columns(path, None, None)
     counts = table_counts(table, columns, None, randomness)
     share, inner = GOALS[epsilon]

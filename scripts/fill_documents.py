@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -345,7 +346,11 @@ def passed_is_true() -> str:
 def screen(name: str) -> str:
     """Return a command and what it printed (scripts/screens.py)."""
     shown = json.loads((DOCS / "results" / "screens.json").read_text(encoding="utf-8"))[name]
-    return f"```console\n$ {shown['command']}\n{shown['output']}\n```"
+    command = textwrap.wrap(
+        f"$ {shown['command']}", 88, break_on_hyphens=False, subsequent_indent="    "
+    )
+    folded = " \\\n".join(command)
+    return f"```console\n{folded}\n{shown['output']}\n```"
 
 
 SCREENS = {
@@ -357,6 +362,38 @@ SCREENS = {
     "docs/facts.md": ("describe",),
 }
 """The screens of each page."""
+
+
+def facts_results(part: str) -> list[dict[str, Any]]:
+    """Return the measurements of facts about Adult: of ``describe`` or of ``tune``."""
+    path = DOCS / "results" / "facts.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[part]
+    return rows
+
+
+def facts_right() -> str:
+    """Tabulate how often facts about Adult are right."""
+    lines = [
+        "| `describe` at | runs | categories from | found | kinds right | bounds inside |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in facts_results("describe"):
+        right = f"{row['categories_found']:.3f} | {row['kinds_right']:.3f}"
+        first = f"ε = {row['epsilon']:g} | {row['runs']} | {row['categories_from']:.1%} of the rows"
+        lines.append(f"| {first} | {right} | {row['bounds_inside']:.3f} |")
+    return "\n".join(lines)
+
+
+def facts_tuning() -> str:
+    """Tabulate what tunings cost that buy their facts."""
+    lines = [
+        "| accuracy of at least | runs | passed | mean ε in all | largest ε |",
+        "|---" * 5 + "|",
+    ]
+    for row in facts_results("tune"):
+        numbers = f"{row['passed']:.2f} | {row['epsilon_mean']:.3f} | {row['epsilon_largest']:.3f}"
+        lines.append(f"| {row['at_least']:g} | {row['runs']} | {numbers} |")
+    return "\n".join(lines)
 
 
 def fill(page: Path, marker: str, content: str) -> None:
@@ -381,6 +418,8 @@ def main() -> None:
     for name in ("reach_mnist", "reach_mnist_dpsgd"):
         if (DOCS / "results" / f"{name}.json").exists():
             fill(DOCS / "reproduction.md", name.replace("_", "-"), reach(name))
+    fill(DOCS / "facts.md", "facts-right", facts_right())
+    fill(DOCS / "facts.md", "facts-tuning", facts_tuning())
     if (DOCS / "results" / "noise_reduction.json").exists():
         fill(DOCS / "noise-reduction.md", "noise-reduction-table", noise_reduction())
     for table in LEAST_TABLES:

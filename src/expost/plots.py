@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,14 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
     save(drawn, path)
 
 
+def _edge(edge: float, kind: str) -> str:
+    """Return where a bar begins: a day, or a number without an exponent where that is readable."""
+    if kind == "date":
+        day = min(max(round(edge) + date(2000, 1, 1).toordinal(), 1), date.max.toordinal())
+        return date.fromordinal(day).isoformat()
+    return f"{edge:,.0f}" if 100 <= abs(edge) < 1e9 else f"{edge:.4g}"
+
+
 def draw_facts(facts: Any, path: Path) -> None:
     """Draw a small histogram per column, with bars of two standard deviations of the noise."""
     shown = [name for name, column in facts.items() if column.range or column.categories]
@@ -233,7 +242,7 @@ def draw_facts(facts: Any, path: Path) -> None:
             column = facts[name]
             if column.range is not None:
                 counts, noise = list(column.range.counts), column.range.deviation
-                edges = [f"{edge:.4g}" for edge in column.range.edges[:-1]]
+                edges = [_edge(edge, column.kind) for edge in column.range.edges[:-1]]
             else:
                 counts, noise = list(column.categories.values())[:8], column.deviation
                 edges = [str(label)[:12] for label in list(column.categories)[:8]]

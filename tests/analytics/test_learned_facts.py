@@ -76,3 +76,24 @@ def test_wrong_requests_are_refused_before_anything_is_charged(
     with pytest.raises(InvalidInput):
         expost.count(visits(50), **asked, ledger=ledger)
     assert float(ledger.remaining()["epsilon"]) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"where": ["absent=1"]}, {"within": -1.0}, {"delta": 2.0}, {"max_groups_per_user": 0}]
+)
+def test_a_request_that_is_refused_buys_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(3, 1e-4))
+    with pytest.raises(InvalidInput):
+        expost.mean(
+            visits(50), "minutes", by="city", user="who", epsilon=2.0, learn_facts=1.0,
+            ledger=ledger, **wrong,
+        )  # fmt: skip
+    assert float(ledger.remaining()["epsilon"]) == 3.0
+
+
+def test_groups_of_several_columns_are_bought() -> None:
+    """Fails with probability < 1e-6: 2,500 persons per city against a threshold of about 100."""
+    table = visits().assign(day=np.tile(["a", "b"], 5000))
+    result = expost.count(table, by=["city", "day"], user="who", epsilon=4.0, learn_facts=2.0)
+    groups = {answer.group for answer in (*result.answers, *result.unanswered)}
+    assert groups == {(c, d) for c in ("Bern", "Zug") for d in ("a", "b")}

@@ -89,15 +89,9 @@ def learn_missing_bounds(
     rest = {"epsilon": float(total) - float(epsilon)}
     rest |= {} if delta is None else {"delta": delta * (1 - _DELTA_OF_FACTS)}
     like = {"bounds": (0, 1)} if bounds else {}
-    check_request(
-        data,
-        {
-            **options,
-            **rest,
-            **like,
-            **({"keys": [("0",) * len(by) if len(by) > 1 else "0"]} if keys else {}),
-        },
-    )
+    group: Any = ("0",) * len(by) if len(by) > 1 else "0"
+    made_up = {"keys": [group]} if keys else {}
+    check_request(data, {**options, **rest, **like, **made_up})
     facts = describe(
         data,
         epsilon=epsilon,
