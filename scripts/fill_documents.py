@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -345,7 +346,11 @@ def passed_is_true() -> str:
 def screen(name: str) -> str:
     """Return a command and what it printed (scripts/screens.py)."""
     shown = json.loads((DOCS / "results" / "screens.json").read_text(encoding="utf-8"))[name]
-    return f"```console\n$ {shown['command']}\n{shown['output']}\n```"
+    command = textwrap.wrap(
+        f"$ {shown['command']}", 88, break_on_hyphens=False, subsequent_indent="    "
+    )
+    folded = " \\\n".join(command)
+    return f"```console\n{folded}\n{shown['output']}\n```"
 
 
 SCREENS = {

@@ -105,6 +105,12 @@ BOUNDS = {"amount": (0, 10)}
             {},
         ),
         (
+            "SELECT amount > 4 AS top, COUNT(DISTINCT product) AS n, "
+            "COUNT(DISTINCT UPPER(day)) AS d FROM orders WHERE amount > 2 "
+            "GROUP BY top ORDER BY n, d",
+            {},
+        ),
+        (
             "SELECT COUNT(product) AS n, 10 * AVG(amount) AS mean, 100 * AVG(CASE WHEN amount >= 5 "
             "THEN 1.0 ELSE 0.0 END) AS share FROM orders",
             {"bounds": BOUNDS, "plus_minus": 0.004, "epsilon": 40000.0},
@@ -209,7 +215,7 @@ REFUSALS = {
     "SELECT COUNT(*) FROM orders JOIN products ON product = id": "public",
     "SELECT COUNT(*) FROM orders JOIN shops ON product = id": "JOIN shops",
     "SELECT COUNT(*) FROM orders a JOIN orders b ON a.customer = b.customer": "self join",
-    "SELECT COUNT(DISTINCT region) FROM orders": "DISTINCT region",
+    "SELECT MEDIAN(amount) FROM orders": "quantile",
     "SELECT COUNT(*) FROM orders LIMIT 1": "LIMIT",
     "SELECT amount + 1 AS region, COUNT(*) FROM orders GROUP BY region": "alias",
 }

@@ -391,7 +391,7 @@ def test_waiting_pages_reload_and_show_no_progress(
     view = server.service.request(server.person("ann"), server.id)  # type: ignore[attr-defined]
     waiting = view | {"status": "running", "charge": None, "release": False, "published": None}
     monkeypatch.setattr(server.service, "request", lambda person, identity: waiting)
-    monkeypatch.setattr(server.service, "requests", lambda person, limit, before: [waiting])
+    monkeypatch.setattr(server.service, "requests", lambda *_: [waiting])
     for path in (f"/requests/{view['id']}", "/requests"):
         shown = clients["ann"].get(path)
         assert 'http-equiv="refresh" content="1"' in shown.text

@@ -51,6 +51,7 @@ PAGES: set[tuple[str, str]] = {
     ("HEAD", "/openapi.json"),
     ("GET", "/"),
     ("GET", "/static/{name}"),
+    ("GET", "/metrics"),
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
     ("GET", "/first"),
@@ -77,6 +78,7 @@ ENDPOINTS = {
     ),
     ("POST", "/api/requests"): endpoint({ANALYST}, lambda: {"question": QUESTION}, 201),
     ("GET", "/api/requests"): endpoint(EVERYBODY),
+    ("GET", "/api/export"): endpoint(EVERYBODY),
     ("GET", "/api/requests/{id}"): endpoint(EVERYBODY, own=True),
     ("GET", "/api/releases"): endpoint(EVERYBODY),
     ("GET", "/api/releases/{id}"): endpoint(EVERYBODY, own=True),
@@ -158,7 +160,7 @@ def call(server: Server, who: str | None, key: tuple[str, str]) -> Any:
     return server.call(
         who,
         method,
-        path.format(name=name, id=identity),
+        path.format(name=name, id=identity) + ("?period=2026" if path == "/api/export" else ""),
         None if body is None else body(),
         idempotency_key=f"key {next(NUMBERS)}",
     )

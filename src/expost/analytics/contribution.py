@@ -50,6 +50,7 @@ USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expos
 TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
+_SIZE, _SIZED = "expost_size", "expost_sized"
 _PART = "expost_part"  # which of several queries
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
@@ -127,8 +128,12 @@ def select(
     where: Sequence[str] = (),
     *,
     collated: bool = False,
+    text: str | None = None,
 ) -> Any:
-    """Return the columns that matter under our names; ``collated`` if text may have a collation."""
+    """Return the columns that matter under our names; ``collated`` if text may have a collation.
+
+    ``text`` is a column whose different values are counted.
+    """
     ibis = ibis_module()
     engine = columns.engine_of(table)
     for option, name in (*(("by", name) for name in by), ("user", user)):
@@ -139,6 +144,8 @@ def select(
     chosen = {GROUP: ibis.literal(TOTAL) if not names else names[0], USER: table[user]}
     if len(names) > 1:
         chosen[GROUP] = _joined(names)
+    if text is not None:
+        chosen[VALUE] = columns.column_text(table[text], engine, collated)
     if measure is not None and measure.column is not None:
         columns.check_column(table, "column", measure.column, engine)
         chosen[VALUE] = grid_units(table[measure.column], measure, engine)
@@ -273,6 +280,55 @@ def totals(
         pairs = pairs.mutate(**limited, **_limited(pairs, _GAP[: len(names)], limit))
     return pairs.group_by(GROUP).aggregate(
         **{name: pairs[name].sum().cast("int64") for name in sums}
+    )
+
+
+def distinct_totals(
+    rows: Any,
+    measure: Measure,
+    keys: Sequence[str] | None,
+    most: int | None,
+    salt: str,
+    *,
+    limit: int | None = None,
+    collated: bool = True,
+) -> Any:
+    """Return the query for the number of different values per group, as :func:`totals` does.
+
+    Each user keeps at most ``measure.rows`` of their different values in a group: those with the
+    smallest hash of (salt, user, group, value), and at most ``most`` groups. The value of a group
+    is the size of the union of what its users keep. *Sensitivity.* What the others keep does not
+    depend on a user, and a set of at most r elements adds 0 to r elements to a union: so a user
+    changes at most m values by at most r each. What the caps remove is told in pairs of user and
+    value. Test: ``tests/analytics/test_sql_distinct.py``.
+    """
+    ibis = ibis_module()
+    rows = usable(rows, measure, keys)
+    rows = rows.filter(rows[VALUE].notnull()).select(USER, GROUP, VALUE).distinct()
+    plain = totals(
+        measured(rows, measure, None, salt, collated=collated), most, salt, limit, collated=collated
+    )
+    rows = rows.mutate(**{_WHO: user_text(rows, collated)})
+    value_order = [salted_hash(rows, [_WHO, GROUP, VALUE], salt), rows[VALUE]]
+    inside = ibis.window(group_by=[USER, GROUP], order_by=value_order)
+    group_order = [salted_hash(rows, [_WHO, GROUP], salt), rows[GROUP]]
+    ranks = {
+        _RANK: ibis.row_number().over(inside),
+        _OCCURRENCE: ibis.dense_rank().over(ibis.window(group_by=USER, order_by=group_order)),
+    }
+    rows = rows.mutate(**ranks)
+    kept = rows.filter(rows[_RANK] < measure.rows)
+    if most is not None:
+        kept = kept.filter(kept[_OCCURRENCE] < most)
+    sizes = (
+        kept.select(GROUP, VALUE).distinct().group_by(GROUP).aggregate(**{_SIZE: ibis._.count()})
+    )
+    sizes = sizes.rename(**{_SIZED: GROUP})
+    joined = plain.left_join(sizes, plain[GROUP] == sizes[_SIZED])
+    others = [name for name in plain.columns if name != _FIRST]
+    return joined.select(
+        *[plain[name] for name in others],
+        **{_FIRST: sizes[_SIZE].fill_null(0).cast("int64")},
     )
 
 

@@ -487,7 +487,7 @@ def _checked_keys(
             "keys",
             None,
             "which groups exist is private too: list them (keys, --keys FILE), or find them "
-            "privately (private_keys, --private-keys, with a delta)",
+            "privately (--private-keys with a --delta, or --learn-facts 0.2)",
         )
     if isinstance(keys, str) or not len(keys):
         raise InvalidInput("keys", keys, "give a non-empty list of group names")

@@ -462,9 +462,9 @@ class _Parts:
             same = _bare(text) == _bare(self._user) and re.fullmatch(r'[\w."]+', text) is not None
             if same:
                 return (self._part(aggregate, "users", None, None),), 0.0
-            raise refused(
-                f"COUNT(DISTINCT {text})", f"only persons are counted: COUNT(DISTINCT {self._user})"
-            )
+            cell = self._translator.cell(text)
+            value = cell.expression if cell.raw is None else cell.raw
+            return (self._part(aggregate, "distinct", value, None),), 0.0
         if function == "quantile":
             raise refused(f"a quantile of {text}", "use expost quantile")
         cell = self._translator.number(self._translator.cell(text), text)

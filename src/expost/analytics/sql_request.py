@@ -105,6 +105,16 @@ class CheckedQuery:
     within: float | None
     plus_minus: float | None
 
+    @staticmethod
+    def persons_of(compiled: CompiledQuestion) -> SqlPart:
+        """Return the part that counts the persons of all groups."""
+        return SqlPart("persons", "users", compiled.rows)
+
+    @property
+    def persons(self) -> SqlPart:
+        """The part that counts the persons of all groups."""
+        return self.persons_of(self.compiled)
+
     @property
     def chooses_rows(self) -> bool:
         """Whether the rows per person and group are chosen privately."""
@@ -155,7 +165,7 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
     if not 0 < confidence < 1:
         raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
     inner = asked | {"confidence": 1 - (1 - confidence) / max(together, default=1)}
-    base = _opened(compiled, SqlPart("persons", "users", compiled.rows), inner)
+    base = _opened(compiled, CheckedQuery.persons_of(compiled), inner)
     if compiled.keys is not None and base.cap == AUTO and len(compiled.keys) == 1:
         base = replace(base, cap=1)
     requests = [
@@ -208,7 +218,7 @@ def _opened(
         "kind": part.kind if valued else "count",
         "column": VALUE if valued else None,
         "bounds": part.bounds if valued else None,
-        "count_rows": part.kind == "rows",
+        "count_rows": part.kind in ("rows", "distinct"),
         "by": [f"k{index}" for index in range(len(compiled.kinds))],
         "user": PERSON,
         "keys": compiled.keys,
@@ -222,18 +232,30 @@ def _opened(
         "plus_minus": plus_minus,
         "confidence": asked["confidence"],
     }
-    if part.kind == "rows" and not one_row and request["max_rows_per_user"] == AUTO:
-        request["max_rows_per_user"] = AUTO
     checked = check_request(None, request, open_table=False)
     checked = replace(checked, table=part.rows, data=compiled.data, source=compiled.source)
     keys = typed_keys(checked, part.rows, compiled.keys or ())
     checked = replace(checked, keys=keys)
     trial = checked.with_rows(1) if checked.chooses_rows else checked
-    pairs = contribution.measured(
-        trial.rows(), trial.measure, trial.keys, "0", collated=trial.collated
-    )
-    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=trial.collated))
+    check_compiles(totals_query(trial, part, 2, "0", 2))
     return checked
+
+
+def totals_query(
+    request: CheckedCount, part: SqlPart, most: int | None, salt: str, limit: int | None
+) -> Any:
+    """Return the query for the values of a part, and what its caps remove."""
+    collated, measure = request.collated, request.measure
+    if part.kind == "distinct":
+        assert request.user is not None
+        rows = contribution.select(
+            request.table, request.by, request.user, collated=collated, text=VALUE
+        )
+        return contribution.distinct_totals(
+            rows, measure, request.keys, most, salt, limit=limit, collated=collated
+        )
+    pairs = contribution.measured(request.rows(), measure, request.keys, salt, collated=collated)
+    return contribution.totals(pairs, most, salt, limit, collated=collated)
 
 
 def _weight(part: SqlPart, request: CheckedCount) -> Fraction:

@@ -29,7 +29,7 @@ from expost.analytics import query as counting
 from expost.analytics.contribution import GroupValues
 from expost.analytics.pricing import AUTO, CheckedCount, outcome_of, price_request
 from expost.analytics.query import Progress
-from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query
+from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, totals_query
 from expost.analytics.sql_result import PartResult, QueryResult, released_rows
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
@@ -201,13 +201,11 @@ class _Run:
         if most is not None and base.most_known is not None and most >= base.most_known:
             most = None  # nobody is in more groups than there are
         queries = []
-        for request in [*requests, *([base] if base.private else [])]:
-            pairs = contribution.measured(
-                request.rows(), request.measure, request.keys, salt, collated=request.collated
-            )
-            priced = request is not base and request.cost_of_dropped(self.most)
-            limit = request.limit(self.most) if priced else None
-            queries.append(contribution.totals(pairs, most, salt, limit, collated=request.collated))
+        for request, part in zip(requests, self.checked.compiled.parts, strict=True):
+            limit = request.limit(self.most) if request.cost_of_dropped(self.most) else None
+            queries.append(totals_query(request, part, most, salt, limit))
+        if base.private:
+            queries.append(totals_query(base, self.checked.persons, most, salt, None))
         values = contribution.run_several_totals(queries)
         if not base.private:
             self.groups = list(base.keys or ())

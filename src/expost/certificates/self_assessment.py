@@ -168,9 +168,18 @@ def _budget(release: Record) -> str | None:
     if not standing:
         return None
     return (
-        f"Budget {standing['name']!r} ({standing['kind']}): limit {standing['budget']}, spent "
-        f"{standing['settled']}, held {standing['held']}, left {standing['remaining']}. Every "
-        "charge is an entry of a hash-chained ledger."
+        f"Budget {standing['name']!r} ({standing['kind']}): limit {_amounts(standing['budget'])}, "
+        f"spent {_amounts(standing['settled'])}, held {_amounts(standing['held'])}, left "
+        f"{_amounts(standing['remaining'])}. Every charge is an entry of a hash-chained ledger."
+    )
+
+
+def _amounts(value: Any) -> str:
+    """An amount of a budget in words: its numbers with their names."""
+    if not isinstance(value, Mapping):
+        return f"{float(value):.6g}"
+    return ", ".join(
+        f"{name} {number:.6g}" for name, number in value.items() if isinstance(number, (int, float))
     )
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from expost.analytics import count_plan as plans
 from expost.analytics.answer_files import number_text
 from expost.analytics.count_result import CountResult, table_of_answers, title_words
+from expost.analytics.quantiles import QuantileResult
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_result import QueryResult
 from expost.certificates.document import person_words
@@ -22,6 +23,7 @@ from expost.cli.output import shown_up, visible
 from expost.privacy.charges import ShareCharges
 from expost.rationals import charge_text
 
+Answers = CountResult | QueryResult | QuantileResult
 _SHOWN = 40
 _VAGUE = 0.5  # a share whose interval is wider says nothing
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
@@ -47,7 +49,7 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
     render_cost(console, result, verbose)
 
 
-def render_cost(console: Console, result: CountResult | QueryResult, verbose: bool) -> None:
+def render_cost(console: Console, result: Answers, verbose: bool) -> None:
     """Print what was spent, and what that means for a person."""
     console.print(_about_spent(result), highlight=False)
     console.print(f"Meaning: {_meaning(result)}.", highlight=False)
@@ -80,7 +82,7 @@ def _about_unanswered(result: CountResult) -> str:
     return text
 
 
-def _about_spent(result: CountResult | QueryResult) -> str:
+def _about_spent(result: Answers) -> str:
     """What was spent, and what becomes of the rest."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     total = f"{result.public['total']:.4g}"
@@ -95,14 +97,14 @@ def _about_spent(result: CountResult | QueryResult) -> str:
     return f"Cost: {unit} = {spent} of {total}.{rest}"
 
 
-def _before(result: CountResult | QueryResult) -> str:
+def _before(result: Answers) -> str:
     """The ε and δ that were guaranteed before any row was read."""
     facts = result.guarantee.as_dict()
     delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
     return f"ε = {charge_text(facts['epsilon'])}{delta}"
 
 
-def _meaning(result: CountResult | QueryResult) -> str:
+def _meaning(result: Answers) -> str:
     """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
     before = result.guarantee.as_dict()
     pure = result.unit == "epsilon" and not before.get("delta")
@@ -112,7 +114,7 @@ def _meaning(result: CountResult | QueryResult) -> str:
     return person_words(epsilon, delta)
 
 
-def _about_guarantee(result: CountResult | QueryResult) -> str:
+def _about_guarantee(result: Answers) -> str:
     """What was guaranteed beforehand, and for whom."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     return (

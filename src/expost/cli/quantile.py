@@ -6,6 +6,7 @@ Tests: ``tests/cli/test_quantile_cli.py``.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,10 @@ from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
 from expost.cli.count import check_new_certificate, parse_cap, read_keys
-from expost.cli.output import Json, notes, show, visible
+from expost.cli.count_screens import render_cost
+from expost.cli.output import Json, Verbose, notes, show, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
-from expost.rationals import charge_text
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
@@ -67,6 +68,7 @@ def quantile_command(
     certificate: Annotated[
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -81,7 +83,8 @@ def quantile_command(
         show(planned, as_json=as_json, render=lambda console: _render_plan(console, planned))
         return
     result = quantile(source, **request, ledger=ledger, budget=budget, analyst=analyst)
-    show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result))
+    rendered = partial(_render, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
@@ -124,20 +127,18 @@ def _name(group: Any) -> str:
     return " / ".join(group) if isinstance(group, tuple) else str(group)
 
 
-def _render(console: Console, result: QuantileResult) -> None:
-    """Print quantiles, then bins, then what it cost."""
-    unit = _UNITS[result.unit]
+def _render(console: Console, result: QuantileResult, verbose: bool) -> None:
+    """Print quantiles, then bins, then what it cost and what that means for a person."""
     if result.answers or result.unanswered:
         _render_quantiles(console, result)
     if result.histogram:
         _render_bins(console, result)
-    least = f"{charge_text(result.spent, 4)} of {result.public['total']:.4g}"
-    console.print(f"Spent {unit} = {least}. Protected: {result.protects}.")
     rows = result.max_rows_per_user
     console.print(
         f"Of one person {rows} row{'s' * (rows != 1)} per group count{'s' * (rows == 1)}, chosen "
         "by a hash; ranks are those of the rows that count."
     )
+    render_cost(console, result, verbose)
 
 
 def _render_quantiles(console: Console, result: QuantileResult) -> None:

@@ -32,7 +32,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     database: Annotated[
         str | None,
-        typer.Option(help="postgresql://… for a team; by default two SQLite files in the home."),
+        typer.Option(
+            help="postgresql://… for a team; by default two SQLite files in the home.",
+            envvar="EXPOST_DATABASE",  # a password is not for the list of processes
+        ),
     ] = None,
     workers: Annotated[
         Workers,

@@ -301,7 +301,7 @@ class Administration:
         """Check the chain, sums and prices of the ledger, and the chain of acts."""
         problems = [*self._ledgers.problems(), *audit_log.problems(self.store)]
         counted = {"entries": self._ledgers.entry_count(), "acts": audit_log.count_acts(self.store)}
-        return {"valid": not problems, "problems": problems} | counted
+        return {"valid": not problems, "problems": problems, "head": self._ledgers.head()} | counted
 
 
 def _check_cap(analyst: str, cap: Budget, terms: Budget) -> None:

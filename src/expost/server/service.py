@@ -8,11 +8,13 @@ Tests: ``tests/server/test_service.py``.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -40,7 +42,21 @@ from expost.server.readiness import ready_problems
 from expost.server.server_settings import ServerSettings
 
 _LONGEST_KEY = 128
-_MANY_KEYS = 1000
+_MANY_KEYS, _MOST_EXPORTED = 1000, 100_000
+
+
+def releases_csv(views: Sequence[Mapping[str, Any]]) -> str:
+    """Return requests as a table, one line each; no cell is a formula."""
+    stream = io.StringIO()
+    table = csv.writer(stream)
+    names = ("id", "person", "dataset", "kind", "memo", "created", "published", "status")
+    table.writerow([*names, "charge_epsilon", "charge_rho", "charge_delta"])
+    for view in views:
+        charge = view["charge"] or {}
+        amounts = [charge.get(name, "") for name in ("epsilon", "rho", "delta")]
+        cells = [release_report.spreadsheet_cell(view[name]) for name in names]
+        table.writerow([*cells, *amounts])
+    return stream.getvalue()
 
 
 def _refused(refusal: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +125,10 @@ class Service(Administration):
         groups = None if keys is None else len(keys)
         state = self._ledgers.worst(facts["budget"], person.name, priced.charges)
         told = {"question": shown | {"groups": groups}, "plan": priced.plan}
-        return priced.price | state | told
+        before = self._queue.answered(person.name, facts["name"], stored_question(priced.question))
+        again = None if before is None else self._answer(before)
+        kept = again and {name: again[name] for name in ("id", "published", "charge")}
+        return priced.price | state | told | {"asked_before": kept}
 
     @action
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,12 +280,19 @@ class Service(Administration):
 
     @action
     def requests(
-        self, person: Person, limit: int = 100, before: str | None = None
+        self,
+        person: Person,
+        limit: int = 100,
+        before: str | None = None,
+        wanted: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Return requests, newest first; analysts see their own. ``before`` is the last id seen."""
+        """Return requests, newest first; analysts see their own. ``before`` is the last id seen.
+
+        ``wanted`` may have ``dataset``, ``status`` and ``text``.
+        """
         mine = person.name if person.role == ANALYST else None
         last = None if before is None else self._visible(person, before)
-        rows = self._queue.listed(mine, max(1, min(limit, 500)), last)
+        rows = self._queue.listed(mine, max(1, min(limit, 500)), last, wanted)
         return [request_view(row, self.settings.tick) for row in rows]
 
     @action
@@ -289,6 +315,14 @@ class Service(Administration):
     def releases(self, person: Person, limit: int = 100) -> list[dict[str, Any]]:
         """Return the requests that were answered."""
         return [view for view in self.requests(person, limit) if view["release"]]
+
+    @action
+    def export(self, person: Person, period: str) -> str:
+        """Return the releases of a year, a month or a day as CSV, for the yearly report."""
+        mine = person.name if person.role == ANALYST else None
+        rows = self._queue.listed(mine, _MOST_EXPORTED, None, {"published": "yes"})
+        views = [request_view(row, self.settings.tick) for row in reversed(rows)]
+        return releases_csv([view for view in views if view["published"].startswith(period)])
 
     @action
     def release(self, person: Person, identity: str) -> dict[str, Any]:

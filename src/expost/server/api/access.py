@@ -15,8 +15,9 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -149,10 +150,13 @@ async def priced(request: Request, call: Callable[..., Result], *arguments: Any)
 
 
 class Guard:
-    """Checks and limits around the application."""
+    """Checks and limits around the application; ``answered`` counts calls by class of status."""
+
+    answered: ClassVar[Counter[int]] = Counter()
 
     def __init__(self, app: App, *, hosts: frozenset[str], secure: bool) -> None:
         self._app, self._hosts = app, hosts
+        Guard.answered.clear()
         self._headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         if secure:
             self._headers.append((b"strict-transport-security", b"max-age=31536000"))
@@ -191,6 +195,7 @@ class Guard:
             # No query, no headers, no body: they may hold secrets. No duration of data scans.
             route = getattr(scope.get("route"), "path", "-")
             milliseconds = (time.perf_counter() - began) * 1000
+            self.answered[status // 100] += 1
             log.info("%s %s %d %.0f ms", scope["method"], route, status, milliseconds)
 
     def _known_host(self, value: bytes) -> bool:

@@ -38,6 +38,8 @@ Server = Annotated[Service, Depends(_service)]
 Me = Annotated[Person, Depends(person_of)]
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Named = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]*$")]
+Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
+Period = Annotated[str, Query(pattern=r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 # Endpoints that only call an action with the person and what the path names.
@@ -188,9 +190,20 @@ def get_requests(
     me: Me,
     limit: Limit = 100,
     before: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None,
+    text: Searched = "",
+    dataset: Searched = "",
+    status: Searched = "",
 ) -> list[dict[str, Any]]:
     """List requests, newest first; analysts see their own. Older ones: ``before`` an id."""
-    return server.requests(me, limit, before)
+    given = {"text": text, "dataset": dataset, "status": status}
+    return server.requests(me, limit, before, {name: word for name, word in given.items() if word})
+
+
+@router.get("/export")
+def get_export(server: Server, me: Me, period: Period) -> Response:
+    """Return the releases of a year, a month or a day (2026, 2026-03, 2026-03-31) as CSV."""
+    content = server.export(me, period).encode()
+    return _download(content, "text/csv; charset=utf-8", f"releases-{period}.csv")
 
 
 @router.get("/releases")

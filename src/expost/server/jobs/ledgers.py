@@ -250,6 +250,19 @@ class Ledgers:
 
         return self.shown(read)
 
+    def head(self) -> str | None:
+        """Return the hash of the last entry that people see; None without one."""
+        if self.find() is None:
+            return None
+
+        def read(hidden: list[str]) -> str | None:
+            first = self.ledger.first_of(hidden)
+            last = self.ledger.head()[0] if first is None else first - 1
+            entry = self.ledger.entry(last)
+            return None if entry is None else entry.hash
+
+        return self.shown(read)
+
     def problems(self) -> list[str]:
         """Return what is wrong with the ledger; empty if it is sound."""
         ledger = self.find()

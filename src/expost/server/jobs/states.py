@@ -75,6 +75,20 @@ class Queue:
             return first
         return {**_NEW, **row}
 
+    def answered(self, person: str, dataset: str, question: str) -> dict[str, Any] | None:
+        """Return the newest answered request of a person with this very question, or None."""
+        return self._store.row(
+            sql.select(requests)
+            .where(
+                requests.c.person == person,
+                requests.c.dataset == dataset,
+                requests.c.question == question,
+                requests.c.state.in_((DONE, MISSED)),
+            )
+            .order_by(requests.c.created.desc())
+            .limit(1)
+        )
+
     def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
         """Change a request if it is in one of the states ``before``; return whether it was."""
         statement = (
@@ -227,13 +241,23 @@ class Queue:
         return self._store.rows(query)
 
     def listed(
-        self, person: str | None, limit: int, before: Mapping[str, Any] | None = None
+        self,
+        person: str | None,
+        limit: int,
+        before: Mapping[str, Any] | None = None,
+        wanted: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Return requests, newest first, without results; ``before`` is the last one seen."""
+        """Return requests, newest first, without results; ``before`` is the last one seen.
+
+        ``wanted`` has parts of what is shown: ``dataset``, ``status`` or ``text`` (in the purpose,
+        the data set or the name of the person). Unfinished requests have no status to search for.
+        """
         shown = [column for column in requests.c if column.name not in ("result", "secret")]
         query = sql.select(*shown).order_by(requests.c.created.desc(), requests.c.id).limit(limit)
         if person is not None:
             query = query.where(requests.c.person == person)
+        for name, value in (wanted or {}).items():
+            query = query.where(_matches(name, value))
         if before is not None:
             moment, identity = before["created"], before["id"]
             same = sql.and_(requests.c.created == moment, requests.c.id > identity)
@@ -270,6 +294,18 @@ class Queue:
         """Return the released model of a tuning job."""
         row = self._store.row(sql.select(models).where(models.c.request == identity))
         return None if row is None else bytes(row["content"])
+
+
+def _matches(name: str, value: str) -> Any:
+    """A condition on requests, from public columns alone."""
+    if name == "dataset":
+        return requests.c.dataset == value
+    if name == "status":
+        return requests.c.state.in_([state for state in FINAL if _STATUS[state] == value])
+    if name == "published":
+        return requests.c.state.in_((DONE, MISSED))
+    texts = (requests.c.memo, requests.c.dataset, requests.c.person)
+    return sql.or_(*(column.icontains(value, autoescape=True) for column in texts))
 
 
 STATUSES = ("queued", "running", "done", "missed", "no answer", "refused")

@@ -91,6 +91,7 @@ def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Res
         price=price,
         problem=problem,
         question=json.dumps(question),
+        copies=copies_of(question) if question else [],
         key=new_key(),
     )
 
@@ -149,6 +150,27 @@ def _plan_page(server: Service, me: Person, given: QueryParams) -> Response:
     except (InvalidInput, Unavailable) as error:
         problem = error
     return page("plan.html", me, fill=fill, plan=job, problem=problem)
+
+
+def copies_of(question: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a question as calls of curl, of Python and of the command, for this server."""
+    body = json.dumps({"question": question}, ensure_ascii=False).replace("'", "'\\''")
+    kind, given = (
+        question["kind"],
+        {k: v for k, v in question.items() if k not in ("dataset", "kind")},
+    )
+    curl = (
+        'curl -H "Authorization: Bearer $EXPOST_TOKEN" -H "Content-Type: application/json" \\\n'
+        f"  -H \"Idempotency-Key: $(uuidgen)\" SERVER/api/requests -d '{body}'"
+    )
+    connected = 'import os, expost\nserver = expost.connect("SERVER", os.environ["EXPOST_TOKEN"])\n'
+    if kind == "tune":
+        call = f"server.tune({question['dataset']!r}, {given!r})"
+    else:
+        words = "".join(f", {name}={value!r}" for name, value in given.items() if name != "column")
+        column = f", {question['column']!r}" if kind != "count" else ""
+        call = f"server.{kind}({question['dataset']!r}{column}{words})"
+    return [("curl", curl), ("Python", connected + call)]
 
 
 def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:

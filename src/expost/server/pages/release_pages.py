@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
+from expost.server.jobs.states import STATUSES
 from expost.server.pages import amounts
 from expost.server.pages.ask_pages import fields_again
 from expost.server.pages.rendering import Me, Server, page
@@ -23,6 +25,7 @@ _WAITING = ("queued", "running")
 
 
 Reload = Annotated[bool, Query()]
+Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 PER_PAGE = 100
 
 
@@ -35,13 +38,28 @@ def _timing(server: Any, views: list[dict[str, Any]], reload: bool) -> dict[str,
 
 
 @router.get("/requests")
-def requests_page(server: Server, me: Me, before: Before = None, reload: Reload = True) -> Response:
+def requests_page(
+    server: Server,
+    me: Me,
+    before: Before = None,
+    reload: Reload = True,
+    text: Searched = "",
+    status: Searched = "",
+) -> Response:
     """List requests, newest first."""
-    views = server.requests(me, PER_PAGE + 1, before)
+    given = {name: word for name, word in (("text", text), ("status", status)) if word}
+    views = server.requests(me, PER_PAGE + 1, before, given)
     shown = views[:PER_PAGE]
     older = shown[-1]["id"] if len(views) > PER_PAGE else None
     timing = _timing(server, shown, reload)
-    return page("requests.html", me, requests=shown, older=older, **timing)
+    year, search = datetime.now(UTC).year, urlencode(given)
+    filled: dict[str, Any] = {
+        "given": given,
+        "search": search,
+        "year": year,
+        "statuses": STATUSES[2:],
+    }
+    return page("requests.html", me, requests=shown, older=older, **timing, **filled)
 
 
 @router.get("/requests/{id}")

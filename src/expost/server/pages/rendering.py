@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
 from expost.certificates.document import certainty_text
-from expost.server.api.access import check_csrf, cookie_person, service_of
+from expost.server.api.access import Guard, check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
 from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
@@ -34,6 +34,14 @@ from expost.server.problems import Conflict, NotFound, ServerProblem
 from expost.server.service import Service
 
 router = APIRouter()
+
+
+async def _service(request: Request) -> Service:
+    """The service; a coroutine, which needs no thread."""
+    return service_of(request)
+
+
+Server = Annotated[Service, Depends(_service)]
 ASSETS = {
     "server.css": "text/css; charset=utf-8",
     "server.js": "text/javascript; charset=utf-8",
@@ -60,6 +68,23 @@ def static(name: str) -> Response:
         raise NotFound("there is no such file", "name")
     headers = {"cache-control": "public, max-age=3600"}
     return Response(asset(name), media_type=ASSETS[name], headers=headers)
+
+
+@router.get("/metrics")
+def metrics(server: Server) -> Response:
+    """Return numbers for Prometheus; none depends on rows: no durations, outcomes or amounts."""
+    lines = [
+        "# TYPE expost_build_info gauge",
+        f'expost_build_info{{version="{__version__}"}} 1',
+        "# TYPE expost_ready gauge",
+        f"expost_ready {int(not server.not_ready())}",
+        "# TYPE expost_http_responses_total counter",
+        *(
+            f'expost_http_responses_total{{class="{group}xx"}} {Guard.answered[group]}'
+            for group in range(1, 6)
+        ),
+    ]
+    return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
 _TEMPLATES = jinja2.Environment(
@@ -100,12 +125,6 @@ async def read_form(request: Request) -> FormData:
     return await request.form(max_files=0, max_fields=200)
 
 
-async def _service(request: Request) -> Service:
-    """The service; a coroutine, which needs no thread."""
-    return service_of(request)
-
-
-Server = Annotated[Service, Depends(_service)]
 Me = Annotated[Person, Depends(cookie_person)]
 Form = Annotated[FormData, Depends(read_form)]
 

@@ -29,6 +29,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "requests": EVERYBODY,
     "request": EVERYBODY,
     "releases": EVERYBODY,
+    "export": EVERYBODY,
     "release": EVERYBODY,
     "certificate": EVERYBODY,
     "report": EVERYBODY,

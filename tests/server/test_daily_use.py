@@ -1,0 +1,94 @@
+"""Daily use: what was asked before is free, searching, exports, copies, the head of the ledger."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from expost.server.client import Connection
+from expost.server.pages.ask_pages import copies_of
+from tests.server.running_server import JOB, QUESTION, Server, open_server
+from tests.server.test_pages import problems, sign_in
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with open_server(tmp_path_factory.mktemp("daily"), threads=0, pricers=0) as server:
+        for who, memo in (("ann", "=beds, 100%_sure"), ("bob", "wards")):
+            server.ask(who, QUESTION, f"{who} asks", memo)
+            runner = server.service.runner
+            runner.run_one(server.service._queue.claim(runner.name, "here", 60.0))
+        yield server
+
+
+def price(server: Server, who: str, **more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = server.call(who, "POST", "/api/price", QUESTION | more).json()
+    return told
+
+
+def test_what_was_asked_before_is_free(server: Server) -> None:
+    mine = server.call("ann", "GET", "/api/requests").json()[0]["id"]
+    before = server.call("ann", "GET", "/api/budgets/visits").json()["settled"]
+    assert price(server, "ann")["asked_before"]["id"] == mine
+    assert price(server, "ann", within=0.21)["asked_before"] is None
+    assert price(server, "bob")["asked_before"]["id"] != mine  # never somebody else's
+    page = sign_in(server, "ann").get("/ask/visits?kind=count&by=city&unit=percent&error=20")
+    assert f"/releases/{mine}" in page.text
+    assert problems(page.text) == []
+    assert server.call("ann", "GET", f"/api/releases/{mine}").status_code == 200
+    assert server.call("ann", "GET", "/api/budgets/visits").json()["settled"] == before
+
+
+def test_searching(server: Server) -> None:
+    def texts(who: str, query: str) -> list[str]:
+        return [view["memo"] for view in server.call(who, "GET", f"/api/requests?{query}").json()]
+
+    assert texts("ada", "text=WARDS") == ["wards"]
+    assert texts("ada", "text=100%25_") == ["=beds, 100%_sure"]  # no wildcards
+    assert texts("ada", "text=100_") == []
+    assert texts("ann", "text=wards") == []  # not her own
+    assert len(texts("ada", "status=done")) == 2
+    assert texts("ada", "status=refused") == []
+    assert texts("ada", "dataset=digits") == []
+    shown = sign_in(server, "ada").get("/requests?text=wards&status=done").text
+    assert "wards" in shown
+    assert "100%_sure" not in shown
+    assert problems(shown) == []
+
+
+def test_the_export_of_a_period(server: Server) -> None:
+    published = server.call("ada", "GET", "/api/requests").json()[0]["published"]
+    for period in (published[:4], published[:7], published[:10]):
+        text = server.call("ada", "GET", f"/api/export?period={period}").text
+        lines = list(csv.DictReader(io.StringIO(text)))
+        assert [line["memo"] for line in lines] == ["'=beds, 100%_sure", "wards"]  # no formula
+        assert all(float(line["charge_epsilon"]) > 0 for line in lines)
+    assert len(server.call("ada", "GET", "/api/export?period=1999").text.splitlines()) == 1
+    assert len(server.call("bob", "GET", f"/api/export?period={published[:4]}").text.split()) == 2
+    assert server.call("ada", "GET", "/api/export?period=x").status_code == 422
+
+
+def test_copies_are_the_question(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python call is run as it is shown, and its body is the one of the form."""
+    sent: list[Any] = []
+    monkeypatch.setattr(Connection, "_ask", lambda self, question, *_: sent.append(question))
+    monkeypatch.setenv("EXPOST_TOKEN", server.tokens["ann"])
+    sums = QUESTION | {"kind": "sum", "column": "spend", "where": ["city=it's"]}
+    for question in (QUESTION, sums, JOB):
+        (_, curl), (_, python) = copies_of(question)
+        exec(python.replace("SERVER", "http://localhost"), {})
+        assert sent[-1] == question
+        words = shlex.split(curl)
+        assert json.loads(words[-1]) == {"question": question}
+
+
+def test_the_head_of_the_ledger(server: Server) -> None:
+    entries = server.call("ada", "GET", "/api/entries").json()
+    assert server.call("ada", "GET", "/api/verify").json()["head"] == entries[-1]["hash"]
+    assert entries[-1]["hash"] in sign_in(server, "ada").get("/verify").text
