@@ -47,6 +47,7 @@ def test_every_door_has_six_lines() -> None:
         assert len(lines) <= 6, block
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
     """The analyst's and the officer's lines, on the made-up customers of ``expost tour``."""
     pytest.importorskip("ibis")
@@ -60,6 +61,7 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "counts.json").read_text("utf-8"))["ledger"] is not None
 
 
+@pytest.mark.slow
 def test_the_python_code_runs_as_written() -> None:
     """The data scientist's lines, then the engineer's; both print whether the goal was reached."""
     for module in ("sklearn", "numba", "torch"):

@@ -121,11 +121,13 @@ def test_auto_states_m_and_its_price():
     groups = [f"g{place}" for place in generator.integers(0, 40, len(users))]
     keys = [f"g{place}" for place in range(40)]
     table = pa.table({"u": users, "g": groups})
-    result = expost.count(table, by="g", user="u", keys=keys, epsilon=3, max_groups_per_user="auto")
+    asked: dict[str, Any] = {"by": "g", "user": "u", "keys": keys, "epsilon": 3, "simulation": True}
+    seed = SimulationRandomness(1)
+    result = expost.count(table, **asked, max_groups_per_user="auto", randomness=seed)
     assert result.max_groups_per_user in (2, 3, 4)
     assert result.public["shares"]["max_groups_per_user"] > 0
     assert result.spent <= 3
-    low = expost.count(table, by="g", user="u", keys=keys, epsilon=3, max_groups_per_user=1)
+    low = expost.count(table, **asked, max_groups_per_user=1, randomness=seed)
     assert low.dropped_share["estimate"] > 0.2
     assert "Capping, not noise" in low.warnings[0]
     assert "count in one group" in low.protects

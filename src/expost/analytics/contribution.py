@@ -577,6 +577,7 @@ def dropped_pairs(
             "high": _ratio(high, kept[level] - near[level]),
             "confidence": confidence,
         }
+        told = {name: float(value) for name, value in told.items()}
         if enough(told) or price == prices[-1]:
             return told, price
     raise AssertionError("there is a last price")

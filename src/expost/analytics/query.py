@@ -355,7 +355,9 @@ def share_of_removed(
         prices = prices[:1]  # the share is told; nothing depends on it
 
     def enough(told: dict[str, float]) -> bool:
-        return within is None or _known(told, within) or _too_much(told, within)
+        if within is None or _too_much(told, within):
+            return True
+        return _known(told, within) and told["estimate"] <= within / 2
 
     share, price = contribution.dropped_pairs(
         values, limit, prices, request.law, confidence, enough, randomness
