@@ -387,7 +387,9 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     that is known to within the wanted error, else the part of it that is certain at the confidence
     of the interval. Counts of users are divided by the share of pairs that the cap keeps
     (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
-    not, a cap may have moved a count by more than the wanted error, and none is answered.
+    not, a cap may have moved a count by more than the wanted error, and none is answered. Only if
+    the cap was given and a small budget cannot tell, the part that is certain counts, and the
+    answers are those of the table with the cap.
     """
     measure, within = request.measure, request.wanted.within
     kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
@@ -395,8 +397,11 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     if measure.kind == "users":
         if within is None or request.wanted.top is not None:
             return told
-        fine = _known(share, within) and share["estimate"] <= within / 2
-        return told | ({"corrected": True} if fine else {"bias": within})
+        if _known(share, within) and share["estimate"] <= within / 2:
+            return told | {"corrected": True}
+        unknown = not _known(share, within) and not _too_much(share, within)
+        stated = unknown and not request.chooses_cap
+        return told | {"bias": share["low"] if stated else within}
     if measure.kind == "mean":
         spread, error = measure.high - measure.low, told.pop("shift_error")
         shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")

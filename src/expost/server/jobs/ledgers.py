@@ -244,11 +244,12 @@ class Ledgers:
         if self.find() is None:
             return 0
 
-        def read(hidden: list[str]) -> int:
-            first = self.ledger.first_of(hidden)
-            return self.ledger.head()[0] if first is None else first - 1
+        return self.shown(self._last)
 
-        return self.shown(read)
+    def _last(self, hidden: list[str]) -> int:
+        """The number of the last entry before the first that is hidden."""
+        first = self.ledger.first_of(hidden)
+        return self.ledger.head()[0] if first is None else first - 1
 
     def head(self) -> str | None:
         """Return the hash of the last entry that people see; None without one."""
@@ -256,9 +257,7 @@ class Ledgers:
             return None
 
         def read(hidden: list[str]) -> str | None:
-            first = self.ledger.first_of(hidden)
-            last = self.ledger.head()[0] if first is None else first - 1
-            entry = self.ledger.entry(last)
+            entry = self.ledger.entry(self._last(hidden))
             return None if entry is None else entry.hash
 
         return self.shown(read)
