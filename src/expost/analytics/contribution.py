@@ -138,8 +138,8 @@ def select(
     engine = columns.engine_of(table)
     for option, name in (*(("by", name) for name in by), ("user", user)):
         columns.check_column(table, option, name, engine)
-    for text in where:
-        table = table.filter(columns.condition(table, text, engine, collated))
+    for condition in where:
+        table = table.filter(columns.condition(table, condition, engine, collated))
     names = [columns.column_text(table[name], engine, collated) for name in by]
     chosen = {GROUP: ibis.literal(TOTAL) if not names else names[0], USER: table[user]}
     if len(names) > 1:

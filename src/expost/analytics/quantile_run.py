@@ -70,7 +70,7 @@ from expost.rationals import round_down, round_up
 
 SHARES = (0.8, 0.15, 0.05)  # of the chance of a miss, per attempt
 _SIZE_PART, _FIRST_SIZE = 64, 2**20  # the size of a group costs at most 1/64 of its share
-_SURE, _LARGEST = 4, 1e15  # a size that is below by so many scales is too small; no larger group
+_SURE, _LARGEST = 12, 1e15  # a size that is below by so many scales is too small; no larger group
 _KNOWN = 40  # a size of so many scales is known well enough
 _OF_ERROR = 0.36  # of the wanted error is the half-width of the look, the rest for the search
 _SEARCH = 1.75  # rates of draws; both found by trial, any are valid
