@@ -11,6 +11,8 @@
 ``fill_documents``       tables of the documents, from docs/results
 ``noise_reduction``      what noise reduction costs next to DP-SGD
 ``least_epsilon``        the least ε that reaches each goal on MNIST and Adult
+``gallery``              tasks, outputs and pictures of docs/gallery.md
+``screens``              the screens that the documents show
 ``demo``                 a goal and what reaching it cost, for ``make demo``
 ``server_pictures``      pictures of the pages of ``expost serve``
 ``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand

@@ -70,7 +70,7 @@ def test_from_the_slider_to_the_certificate_and_a_refusal(walk: Walk) -> None:
     assert 0 < float(page.locator("section .big").inner_text().split()[-1]) <= price
     for city in ("Bern", "Graz", "Ulm"):
         assert page.get_by_role("rowheader", name=city).is_visible()
-    page.get_by_role("link", name="Verify against the ledger").click()
+    page.get_by_role("link", name="Verify: compute the charge again").click()
     assert page.get_by_text("Verified.").is_visible()
     with page.expect_download() as saved:
         page.get_by_role("link", name="Certificate", exact=True).click()
