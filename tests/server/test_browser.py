@@ -108,7 +108,7 @@ def test_a_tuning_job_and_the_auditor(walk: Walk) -> None:
     browsing.sign_in(page, address, tokens["ann"])
     browsing.tune(page, address)
     browsing.read_release(page)
-    assert page.get_by_text("Result of the search").is_visible()
+    assert page.get_by_role("heading", name="What it cost").is_visible()
     assert page.complaints == []
     auditor = new_page(walk)
     browsing.sign_in(auditor, address, tokens["ada"])
