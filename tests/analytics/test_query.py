@@ -85,7 +85,8 @@ def test_private_keys_that_find_nothing_give_nothing():
         pa.table({"u": [1], "g": ["a"]}), by="g", user="u", private_keys=True, epsilon=1, delta=1e-6
     )
     assert (result.answers, result.unanswered) == ((), ())
-    assert 0 < result.spent < 0.15 * gaussian_for(1, 5e-7).rho  # finding groups is paid for
+    # Finding groups costs a tenth, and what the cap drops at most 8 %.
+    assert 0 < result.spent < 0.1801 * gaussian_for(1, 5e-7).rho
 
 
 def test_what_is_published_has_no_infinities_in_json():
