@@ -439,7 +439,7 @@ def test_a_settlement_below_the_price_is_found(url):
     assert ledger.settle(job, 0) == PureDP(0)
     sql(ledger, "UPDATE expost_reservations SET charges = :c", c=charges)
     (problem,) = ledger.verify()
-    assert "price" in problem
+    assert "charge of its outcome" in problem
 
 
 def test_a_worst_case_below_the_price_is_found(url):
