@@ -84,8 +84,10 @@ class TestSpent:
 def test_a_vague_share_is_not_shown(count, monkeypatch, high, shown):
     """An interval from 0 % to 83 % says nothing and alarms."""
     share = {"estimate": 0.0, "low": 0.0, "high": high, "confidence": 0.9}
-    monkeypatch.setattr(contribution, "removed_share", lambda *_: share)
-    text = words(count("--max-groups-per-user", 1).out)
+    monkeypatch.setattr(
+        contribution, "dropped_pairs", lambda values, limit, prices, *_: (share, prices[0])
+    )
+    text = words(count("--max-groups-per-user", 1, "--verbose").out)
     assert ("The cap dropped about 0.0% of (user, group) pairs (0.0% – " in text) == shown
     assert ("too small to say how much of (user, group) pairs the cap dropped" in text) != shown
 

@@ -89,7 +89,7 @@ def test_a_result_is_not_followed_by_an_error(count, tmp_path, monkeypatch):
     def fails(*_: object) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr("expost.analytics.query.CountResult.save", fails)
+    monkeypatch.setattr("expost.cli.count.write_document", fails)
     done = count("--json", "--certificate", tmp_path / "c.json")
     assert done.code == 2
     assert "answers" in done.document
