@@ -78,7 +78,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not (made / "out").exists()
 
 
-def tune(folder: Path, content: bytes, until: str = "tuning.pricing.forecast") -> Done | None:
+def tune(
+    folder: Path, content: bytes, until: str = "tuning.plan.strategies.plan_search"
+) -> Done | None:
     """Run the command until the forecast (or ``cli.tune.announce``); None if it got that far."""
     (folder / "job.toml").write_bytes(content)
     out = folder / "out"

@@ -46,6 +46,10 @@ ENTRIES: dict[str, str] = {
     "function:sum": "test_analytics.py",
     "function:mean": "test_analytics.py",
     "command:count": "test_analytics.py",
+    "function:query": "test_sql.py",
+    "command:query": "test_commands.py",
+    "function:quantile": "../analytics/test_quantiles.py",
+    "command:quantile": "test_commands.py",
     "function:tune": "test_tuning.py",
     "function:describe": "test_facts.py",
     "command:describe": "test_facts.py",
@@ -69,6 +73,8 @@ NO_DATA: dict[str, str] = {
     "command:plan": "computes prices from public settings; its tests run it without a data set",
     "command:certificate": "reads a released certificate and recomputes its public numbers",
     "command:ledger": "reads and writes a ledger; its entries are charges that were released",
+    "command:evidence": "reads released certificates and a ledger",
+    "command:tour": "makes its own rows up",
     "command:audit": "runs a subject on made-up data sets that the caller names as public",
 }
 

@@ -145,14 +145,6 @@ def test_a_trained_model_shows_no_data():
     assert set(vars(trained)) == {"parameters", "configuration", "guarantee"}
 
 
-def test_promise_is_the_old_name_of_guarantee():
-    (trained,) = train(MIXED[:1])
-    with pytest.warns(DeprecationWarning, match=r"use Trained\.guarantee"):
-        assert trained.promise == trained.guarantee
-    with pytest.warns(DeprecationWarning, match=r"use Configuration\.guarantee"):
-        assert MIXED[0].promise(200) == MIXED[0].guarantee(200)
-
-
 def test_nothing_is_printed(capsys):
     train(MIXED)
     captured = capsys.readouterr()

@@ -189,8 +189,6 @@ def test_what_a_fit_promises_is_known_before():
         counted.privacy_guarantee() == counted.privacy_guarantee(8) == counted.fit(X, y).guarantee_
     )
     assert counted.guarantee_.neighbours == "add-remove"
-    with pytest.warns(DeprecationWarning, match="use guarantee_"):
-        assert counted.promise_ == counted.guarantee_
 
 
 def test_columns_by_name():
