@@ -30,9 +30,9 @@ from expost.rationals import charge_text
 
 SUFFIXES = (".csv", ".parquet", ".xlsx", ".json", ".md", ".png")
 _NEEDS = {
-    ".parquet": ("pyarrow", "analytics"),
-    ".xlsx": ("openpyxl", "xlsx"),
-    ".png": ("matplotlib", "plot"),
+    ".parquet": MissingExtra("pyarrow", "analytics"),
+    ".xlsx": MissingExtra("openpyxl", "xlsx"),
+    ".png": MissingExtra("matplotlib", "plot"),
 }
 _LONGEST_CELL = 32_000  # letters in a cell of a workbook
 _DIGITS = 1  # after the first digit of the half-width
@@ -194,8 +194,9 @@ def check_suffix(path: Path, option: str = "out") -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidInput(option, str(path), "give a file name ending in " + ", ".join(SUFFIXES))
-    if suffix in _NEEDS and importlib.util.find_spec(_NEEDS[suffix][0]) is None:
-        raise MissingExtra(*_NEEDS[suffix])
+    needed = _NEEDS.get(suffix)
+    if needed is not None and importlib.util.find_spec(needed.package) is None:
+        raise needed
 
 
 def csv_cells(row: Sequence[Any]) -> list[Any]:

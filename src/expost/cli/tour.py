@@ -56,9 +56,8 @@ def tour_command(
     yes: Annotated[bool, typer.Option("--yes", help="Go on without waiting for Enter.")] = False,
 ) -> None:
     """Three minutes with made-up data: one model, one count, one certificate. No network."""
-    for package in ("ibis", "duckdb", "pyarrow"):
-        if find_spec(package) is None:
-            raise MissingExtra(package, "analytics", "the tour")
+    if any(find_spec(package) is None for package in ("ibis", "duckdb", "pyarrow")):
+        raise MissingExtra("ibis-framework", "analytics", "the tour")
     folder = out if out is not None else _new_folder()
     if folder.exists():
         raise InvalidInput("out", str(folder), "it exists already; give a new folder")
