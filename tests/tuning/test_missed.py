@@ -230,7 +230,8 @@ def test_the_command_ends_with_code_5_and_says_what_to_try(tmp_path: Path) -> No
     said = " ".join((made.stdout + made.stderr).split())
     assert "Costs at most ε = 1.5" in said
     assert "released as missed" in said
-    assert "What to try: a lower goal (at_least)" in said
+    assert "what to try" in said.lower()
+    assert "a lower goal (at_least)" in said
     assert "between" in said
     assert (out / "missed-model.npz").exists()
     shown = command("certificate", str(out / "release.json"))

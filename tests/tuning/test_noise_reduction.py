@@ -224,7 +224,7 @@ def test_passed_means_passed() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for change, word in (
-        ({"model__kind": "cnn"}, "linear"),
+        ({"model__kind": "cnn"}, "input_shape"),
         ({"model__features": "best"}, "features"),
         ({"privacy__max_epsilon": 0}, "max_epsilon"),
         ({"model__levels": [2.0, 1.0]}, "ascending"),
