@@ -66,7 +66,7 @@ def test_the_plan_says_what_is_tried():
     X, y = ring()
     reasons = expost.plan_job(X, y, **job(training="auto")).reasons
     assert ["of the network" in text for text in reasons[:2]] == [False, True]
-    assert "shorter steps" in reasons[2]
+    assert "other steps" in reasons[2]
     alone = expost.plan_job(X, y, **job())
     assert "of the network" in alone.reasons[0]
     assert alone.worst_case.epsilon <= 20

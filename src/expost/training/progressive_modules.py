@@ -16,8 +16,11 @@ draw, and the claim holds for each value of the draws.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
-noise), with a memory of a few steps. A step has a public length: noise falls geometrically, so
-later directions are better, and early steps at random cost nothing.
+noise), with a memory of a few steps. A step has a public length. Noise falls geometrically, so
+early steps are long and nearly at random, which costs nothing; from where the signal of typical
+gradients stands out, the length falls as 1/μ of the steps made, or weights would jump to and fro.
+A network with fewer parameters than rows (:data:`STEADY`) still has a way to go when noise is
+small: there steps keep one shorter length.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
@@ -50,8 +53,14 @@ _FEWEST, _MOST = 16, 256  # rows of a pass
 class ModuleRule:
     """How weights follow the released gradients. All of it is public and free."""
 
-    length: float = 0.3
+    length: float = 1.0
     memory: float = 0.9
+    least: float = 0.0  # part of the length that is always kept
+    constant: float = 3.0  # steps keep their length until μ is this many times √width / places
+
+
+FALLING, STEADY = ModuleRule(), ModuleRule(length=0.3, least=1.0)
+"""Steps whose length falls, for many parameters, and of one length, for few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +116,7 @@ class ModuleTraining:
             parameters = Parameters(self.checked(), self.checked, "cpu")
             seed = key.source(_SEED_RUN).bits(62)
             first = parameters.start([seed])[0].numpy()
-        return ModuleDescent(self.rule, np.asarray(first, dtype=np.float64), seed)
+        return ModuleDescent(self, np.asarray(first, dtype=np.float64), seed)
 
     def rows_of(self, rows: Array, targets: Array, device: str) -> ModuleRows:
         """Return the rows with the modules that sum over them."""
@@ -131,19 +140,24 @@ class ModuleTraining:
 class ModuleDescent:
     """The weights, moved by released gradients. Reads nothing else."""
 
-    def __init__(self, rule: ModuleRule, weights: Floats, seed: int) -> None:
-        self._rule, self.weights, self.seed = rule, weights, seed
+    def __init__(self, training: ModuleTraining, weights: Floats, seed: int) -> None:
+        self._rule, self.weights, self.seed = training.rule, weights, seed
         self._sum, self._precision = np.zeros_like(weights), 0.0
+        self._square, self._unit = 0.0, training.clip / training.places
+        self._falls_from = self._rule.constant * math.sqrt(len(weights)) / training.places
 
     def move(self, gradient: Floats, noise: float) -> None:
         """Take a step of the rule's length along the average gradient."""
         memory, precision = self._rule.memory, noise**-2
+        self._square += (self._unit / noise) ** 2  # μ² of the steps made
+        part = self._falls_from / math.sqrt(self._square)
+        length = self._rule.length * min(1.0, max(self._rule.least, part))
         self._sum = memory * self._sum + precision * gradient
         self._precision = memory * self._precision + precision
         average = self._sum / self._precision
         norm = float(np.sqrt(np.square(average).sum()))
         if 0 < norm < math.inf:
-            self.weights = self.weights - self._rule.length * average / norm
+            self.weights = self.weights - length * average / norm
 
 
 class ModuleRows:

@@ -106,8 +106,8 @@ BEFORE_NETWORK, NETWORK_PART = 0.1, 0.8
 """What a linear model may cost of the largest ε before progressive training of a network, which has
 this part of δ and of 1 − confidence."""
 
-FIRST_NETWORK, SECOND_LENGTH = 0.6, 0.4
-"""The part of the first of two trainings of a network, and the length of the other's steps."""
+FIRST_NETWORK, SECOND_NETWORK = 0.6, 2.0
+"""The part of the first of two trainings of a network, and the number of the other."""
 
 NETWORK_LIMIT = 0.8
 """For a network: the part of the largest ε that its attempts may cost."""
@@ -286,7 +286,7 @@ def list_strategies(
         rest = 1 - FIRST_NETWORK
         plan += [
             (NETWORK, 1.0, share * FIRST_NETWORK, limit * FIRST_NETWORK),
-            (NETWORK, SECOND_LENGTH, share * rest, limit * rest),
+            (NETWORK, SECOND_NETWORK, share * rest, limit * rest),
         ]
     outputs = 1 if classes is None or classes == 2 else classes
     strategies = []
@@ -421,7 +421,7 @@ def reasons_of(
         before = plan.strategies[max(0, number - 1)]
         if number and (strategy.kind, strategy.network) == (before.kind, before.network):
             name = "If that misses: the same with " + (
-                "shorter steps" if strategy.network else "less regularisation"
+                "other steps" if strategy.network else "less regularisation"
             )
         elif number:
             name = f"If that misses: {name[0].lower()}{name[1:]}"

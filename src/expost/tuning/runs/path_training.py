@@ -53,7 +53,7 @@ from expost.selection.held_out import GaussianCounts, HeldOut, useful_levels, us
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
-from expost.training.progressive_modules import ModuleRule, ModuleTraining
+from expost.training.progressive_modules import FALLING, STEADY, ModuleTraining
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
@@ -376,9 +376,11 @@ def network_training(
 ) -> ModuleTraining:
     """Return what progressive training trains of a network."""
     assert recipe.factory is not None
-    rule = ModuleRule(length=ModuleRule.length * strategy.scale)
     weights = class_weights_of(goal)
-    return ModuleTraining(recipe.factory, recipe.loss, places, class_weights=weights, rule=rule)
+    training = ModuleTraining(recipe.factory, recipe.loss, places, class_weights=weights)
+    # Few parameters: steady steps come first, and falling ones if they miss.
+    few, first = training.width < places, strategy.scale == 1.0
+    return replace(training, rule=STEADY if few == first else FALLING)
 
 
 @dataclass(frozen=True)
