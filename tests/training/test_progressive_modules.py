@@ -107,6 +107,10 @@ def test_one_row_moves_a_release_by_its_own_gradient_only():
     assert 0 < moved <= training.sensitivity
 
 
+def test_the_seed_of_draws_is_as_long_as_a_key():
+    assert ModuleTraining(network, "softmax", 30).start(KEY).seed.bit_length() > 128
+
+
 def test_dropout_draws_by_key_and_step():
     """A step repeats its draws; another step, or another key, has others."""
     data = rows(30, (3,))

@@ -114,7 +114,7 @@ class ModuleTraining:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             parameters = Parameters(self.checked(), self.checked, "cpu")
-            seed = key.source(_SEED_RUN).bits(62)
+            seed = key.source(_SEED_RUN).bits(256)
             first = parameters.start([seed])[0].numpy()
         return ModuleDescent(self, np.asarray(first, dtype=np.float64), seed)
 

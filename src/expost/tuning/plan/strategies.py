@@ -378,6 +378,13 @@ def _checked_width(recipe: Recipe, settings: Settings, places: Places) -> int | 
     None for a secret number of rows, where only a linear model can be trained in this way.
     """
     if settings.data.relation != ZERO_OUT:
+        if settings.model.training == PROGRESSIVE:
+            raise InvalidInput(
+                "data.rows",
+                settings.data.rows,
+                "rows of a network have fixed positions, so their number is public: leave this "
+                'key out, or use training = "dp-sgd" with the table [search]',
+            )
         return None
     check_network(recipe)
     training = ModuleTraining(cast(Any, recipe.factory), recipe.loss, places.training)
