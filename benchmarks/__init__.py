@@ -10,7 +10,7 @@
 ``fleet``         DP-SGD training, against Opacus (more options: ``python -m benchmarks.fleet``)
 ``modules``       DP-SGD training of modules of one's own, against Opacus
 ``large_table``   progressive training on 10⁷ rows (``python -m benchmarks.large_table``)
-``server``        ``expost serve``: many clients against one budget
+``server``        ``expost server start``: many clients against one budget
 ``fleet_cases``   the models and data of ``fleet``, and the least work per example
 ``opacus_peers``  three ways to run Opacus
 ``measure``       timing in turns, and the rows of the tables

@@ -28,11 +28,13 @@ PUBLIC_MODULES = (
     "expost.errors",
     "expost.integrations.dask",
     "expost.integrations.dp_accounting",
+    "expost.integrations.loggers",
     "expost.integrations.opacus",
     "expost.integrations.opendp",
     "expost.integrations.optuna",
     "expost.integrations.ray",
     "expost.integrations.spark",
+    "expost.integrations.transformers",
 )
 """Modules whose public names stand in the API reference (docs/reference/index.md)."""
 

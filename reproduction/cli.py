@@ -17,6 +17,7 @@ from reproduction import analysts as everyday
 from reproduction import facts as facts_about_adult
 from reproduction import figure1 as figure_one
 from reproduction import least_epsilon as least
+from reproduction import networks as module_tasks
 from reproduction import reach as reach_comparison
 from reproduction import tightness as tightness_page
 from reproduction.counting import tables as counting_tables
@@ -269,6 +270,43 @@ def least_epsilon(
     for note in document["notes"]:
         notes.print(note)
     show(document, as_json=as_json, render=lambda console: _render_least(console, document))
+
+
+@app.command()
+def networks(
+    tasks: Annotated[
+        str, typer.Option(help="Comma-separated: " + ", ".join(module_tasks.TASKS) + ".")
+    ] = ",".join(module_tasks.TASKS),
+    runs: Annotated[int, typer.Option(help="Number of runs of a task.", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="The longest time of a run.", min=1)] = 600,
+    data: Data = None,
+    seed: Seed = 15183,
+    into: Annotated[
+        Path | None, typer.Option(help="Replace the rows of these tasks in this JSON file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What networks cost: progressive training of modules to a goal, with defaults."""
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    folder = data or Path("../shared/data")
+    document = module_tasks.networks(names, folder, runs=runs, seed=seed, seconds=seconds)
+    if into is not None:
+        module_tasks.write(into, document)
+    show(document, as_json=as_json, render=lambda console: _render_networks(console, document))
+
+
+def _render_networks(console: Console, document: dict[str, Any]) -> None:
+    """Print what each network cost."""
+    table = Table(title="Progressive training of networks", title_justify="left")
+    for heading in ("task", "goal", "scoring", "ε (mean)", "largest", "passed", "runs"):
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+    for row in document["rows"]:
+        numbers = [
+            "–" if row[name] is None else f"{row[name]:.3g}"
+            for name in ("epsilon", "largest", "passed", "runs")
+        ]
+        table.add_row(row["task"], f"{row['goal']:g}", row["scoring"], *numbers)
+    console.print(table)
 
 
 def _render_least(console: Console, document: dict[str, Any]) -> None:

@@ -120,7 +120,8 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
             path = replace(path, rows=features, finish=finish)
             count = None if count is None else replace(count, rows=features)
             assert isinstance(path.training, LinearTraining)
-            train = train or TrainingRows.of(*features(data), path.training)
+            rows, targets = features(data)
+            train = train or TrainingRows.of(rows, targets, path.training)
         trainings.append(Training(path, levels, strategy.levels, count))
     rules: dict[float, tuple[HeldOut | None, ...]] = {}
     looks: dict[float, tuple[tuple[float, ...], ...]] = {}

@@ -11,10 +11,11 @@
 ``fill_documents``       tables of the documents, from docs/results
 ``noise_reduction``      what noise reduction costs next to DP-SGD
 ``least_epsilon``        the least ε that reaches each goal on MNIST and Adult
+``per_person``           five rows per person against one, for the same persons
 ``gallery``              tasks, outputs and pictures of docs/gallery.md
 ``screens``              the screens that the documents show
 ``demo``                 a goal and what reaching it cost, for ``make demo``
-``server_pictures``      pictures of the pages of ``expost serve``
+``server_pictures``      pictures of the pages of ``expost server start``
 ``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand
 ``demo_server``          a server with made-up data, for ``make server``
 ``tune_counting``        search for the settings of Tables 1 and 2, run by hand

@@ -59,6 +59,18 @@ def comparison() -> str:
     return "\n".join(lines)
 
 
+def analysts() -> str:
+    """Everyday questions, next to one capped histogram and an oracle: what is right, at what ε."""
+    path = DOCS / "results" / "analysts.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    lines = ["| task | method | spent | in 95 % of runs | right |", "|---|---|---|---|---|"]
+    for row in rows:
+        if "spent_95" in row:  # counts; quantiles have a page of their own
+            numbers = f"{row['spent']:.3g} | {row['spent_95']:.3g} | {row['right']:.3g}"
+            lines.append(f"| {row['task']} | {row['method']} | {numbers} |")
+    return "\n".join(lines)
+
+
 def table3(task: str) -> str:
     """Tabulate mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
     rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))[
@@ -396,6 +408,24 @@ def facts_tuning() -> str:
     return "\n".join(lines)
 
 
+def networks() -> str:
+    """Tabulate what progressive training of networks costs."""
+    path = DOCS / "results" / "networks.json"
+    lines = [
+        "| network | goal | scoring | mean ε | largest ε | passes | aim |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        star = "" if row["chosen"] else " *"
+        aim = "–" if row["aim"] is None else f"≤ {row['aim']:g}"
+        late = f", {row['unfinished']} unfinished" if row["unfinished"] else ""
+        passes = f"{row['passed']:.0%} of {row['runs']}{late}" if row["runs"] else late[2:]
+        costs = [f"{row[key]:.2f}" if row["runs"] else "–" for key in ("epsilon", "largest")]
+        cells = (row["what"] + star, f"{row['goal']:g}", row["scoring"], *costs, passes, aim)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def fill(page: Path, marker: str, content: str) -> None:
     """Replace the text between a marker and its end."""
     text = page.read_text(encoding="utf-8")
@@ -420,6 +450,7 @@ def main() -> None:
             fill(DOCS / "reproduction.md", name.replace("_", "-"), reach(name))
     fill(DOCS / "facts.md", "facts-right", facts_right())
     fill(DOCS / "facts.md", "facts-tuning", facts_tuning())
+    fill(DOCS / "progressive.md", "networks", networks())
     if (DOCS / "results" / "noise_reduction.json").exists():
         fill(DOCS / "noise-reduction.md", "noise-reduction-table", noise_reduction())
     for table in LEAST_TABLES:
@@ -428,6 +459,7 @@ def main() -> None:
     fill(DOCS / "least-epsilon.md", "passed-is-true", passed_is_true())
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
+    fill(DOCS / "counting.md", "analysts", analysts())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
     for marker, name in (
         ("grid", "fleet_grid"),

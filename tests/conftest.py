@@ -8,17 +8,28 @@ Modules and tests that are loaded are left out of garbage collection, which woul
 all of them again and again: nearly a tenth of the time of tests of tables.
 
 Examples of Hypothesis have no deadline: how long one takes depends on the load of the machine.
+
+Temporary folders are in memory where there is room (``/dev/shm``). A ledger waits for the disk at
+every commit, 5 to 20 ms: nearly half of the suite's time. That it waits is tested by its settings
+(``tests/budget/test_ledger.py``), and tests that kill a process in a commit are on the disk.
+Name another folder by ``PYTEST_DEBUG_TEMPROOT``.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
+from pathlib import Path
 
 from hypothesis import settings
 
 for _name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")

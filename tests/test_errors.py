@@ -115,9 +115,16 @@ def test_a_refusal_shows_amounts_as_text(amount: Any, shown: str) -> None:
     error = BudgetRefused("visits", amount, amount, amount)
     assert str(error) == (
         f"budget 'visits' refuses the request: requested {shown}; remaining {shown}; "
-        f"held by running jobs {shown}; nothing was charged"
+        f"held by running jobs {shown}; nothing was charged. Ask for less, or ask the owner of the "
+        "budget to raise it"
     )
     assert (error.requested, error.remaining, error.held) == (amount, amount, amount)
+
+
+def test_a_refusal_never_looks_as_if_it_fitted() -> None:
+    """Six digits: what remains is rounded down, what was requested up."""
+    message = str(BudgetRefused("visits", 0.7132989629619999, 0.7132989629619998, 0.0))
+    assert "requested 0.713299; remaining 0.713298; held by running jobs 0;" in message
 
 
 @pytest.mark.parametrize(

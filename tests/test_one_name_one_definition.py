@@ -29,10 +29,11 @@ def defined_twice(modules: Modules) -> dict[str, list[str]]:
 
 
 def package() -> list[tuple[str, str]]:
-    """Return the modules of the package with their sources."""
+    """Return the modules of the package with their sources; alembic names its steps itself."""
     return [
         (str(path.relative_to(SOURCE)), path.read_text(encoding="utf-8"))
         for path in sorted(SOURCE.rglob("*.py"))
+        if path.parent.name != "versions"
     ]
 
 
@@ -83,3 +84,52 @@ def test_what_binds_a_name() -> None:
         "place",
         "each",
     ]
+
+
+DOORS = {
+    *("tune", "select", "describe", "audit", "plan_levels", "train", "reserve", "plan_job"),
+    *("DPLinearRegression", "DPLogisticRegression", "ExPostSearch"),
+}
+"""Public functions and classes whose keywords are what can be asked."""
+LONG = {"confidence_bounds", "list_strategies"}
+"""What still has too many parameters; nothing may be added here."""
+MOST_PARAMETERS = 8
+
+
+def long_signatures(modules: Modules) -> set[str]:
+    """Return the functions with more parameters; an ``__init__`` is named by its class."""
+    listed = set()
+    for _, source in modules:
+        tree = ast.parse(source)
+        named = {id(node): node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        for kind in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+            for node in kind.body:
+                if isinstance(node, ast.FunctionDef):
+                    named[id(node)] = kind.name if node.name == "__init__" else node.name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                words = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                count = sum(word.arg not in ("self", "cls") for word in words)
+                if count > MOST_PARAMETERS:
+                    listed.add(named.get(id(node), node.name))
+    return listed
+
+
+def test_signatures_are_short() -> None:
+    """Kernels take arrays one by one, and commands get their options by their parameters."""
+    modules = [
+        (name, source)
+        for name, source in package()
+        if not name.startswith(("cli/", "training/_native/", "training/_torch/"))
+    ]
+    assert long_signatures(modules) - DOORS == LONG  # pass an object; a new door goes to DOORS
+
+
+def test_what_a_long_signature_is() -> None:
+    many = ", ".join("abcdefghi")
+    assert long_signatures([("a.py", f"def f({many}): ...")]) == {"f"}
+    assert long_signatures([("a.py", f"class F:\n    def __init__({many}): ...")]) == {"F"}
+    assert (
+        long_signatures([("a.py", "class F:\n    def f(self, a, b, c, d, e, f, g, h): ...")])
+        == set()
+    )

@@ -62,7 +62,7 @@ assert place in pathlib.Path(expost.__file__).parents, expost.__file__
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     port = probe.getsockname()[1]
-command = [sys.executable, "-m", "expost", "serve", "--home", "server", "--port", str(port), "--quiet"]
+command = [sys.executable, "-m", "expost", "server", "start", "--home", "server", "--port", str(port), "--quiet"]
 server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

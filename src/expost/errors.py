@@ -26,7 +26,7 @@ Tests: ``tests/test_errors.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -124,8 +124,8 @@ class BudgetRefused(ExpostError):
         self.held = held
         super().__init__(
             f"budget {budget!r} refuses the request: requested {_amount(requested)}; "
-            f"remaining {_amount(remaining)}; held by running jobs {_amount(held)}; "
-            "nothing was charged"
+            f"remaining {_amount(remaining, ROUND_FLOOR)}; held by running jobs {_amount(held)}; "
+            "nothing was charged. Ask for less, or ask the owner of the budget to raise it"
         )
 
 
@@ -237,19 +237,19 @@ def _decimal(value: Fraction | Decimal) -> str:
     return str(value).replace("E", "e")
 
 
-def _amount(amount: object) -> str:
+def _amount(amount: object, rounding: str = ROUND_CEILING) -> str:
     """An amount of a budget as text: "epsilon 0.5, delta 1e-6", never a Python dict."""
     if not isinstance(amount, Mapping):
-        return _number(amount)
+        return _number(amount, rounding)
     if set(amount) == {"orders", "epsilons"}:
-        return _curve(amount["orders"], amount["epsilons"])
-    return ", ".join(f"{name} {_number(number)}" for name, number in amount.items())
+        return _curve(amount["orders"], amount["epsilons"], rounding)
+    return ", ".join(f"{name} {_number(number, rounding)}" for name, number in amount.items())
 
 
-def _curve(orders: Sequence[object], epsilons: Sequence[object]) -> str:
+def _curve(orders: Sequence[object], epsilons: Sequence[object], rounding: str) -> str:
     """A Rényi curve as text; of a long one the first two points and the last one."""
     points = [
-        f"{_number(epsilon)} at order {_number(order)}"
+        f"{_number(epsilon, rounding)} at order {_number(order)}"
         for order, epsilon in zip(orders, epsilons, strict=True)
     ]
     if len(points) > 4:
@@ -257,9 +257,10 @@ def _curve(orders: Sequence[object], epsilons: Sequence[object]) -> str:
     return "epsilon " + ", ".join(points)
 
 
-def _number(number: object) -> str:
-    """A number without a trailing .0 and without leading zeros in its exponent."""
+def _number(number: object, rounding: str = ROUND_CEILING) -> str:
+    """A number of six digits without a trailing .0 and without leading zeros in its exponent."""
     if not isinstance(number, float):
         return number if isinstance(number, str) else _shown(number)
-    digits, _, exponent = str(float(number)).partition("e")
+    rounded = Context(prec=6, rounding=rounding).create_decimal(repr(float(number)))
+    digits, _, exponent = str(float(rounded)).partition("e")
     return digits.removesuffix(".0") + (f"e{int(exponent)}" if exponent else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import expost
@@ -43,6 +45,19 @@ def test_all_or_so_many():
     assert planned.max_groups_per_user == 10
     if costs[100].cost is not None:
         assert costs[100].groups == int(planned.for_values / costs[100].cost)
+
+
+@pytest.mark.parametrize("cap", [None, 1, 3])
+@pytest.mark.parametrize("kind", ["count", "sum", "mean"])
+def test_the_smallest_size_is_that_from_which_all_are_answered(kind, cap):
+    """Would catch the size of the level at which all groups are looked at, four times as large."""
+    asked = {"groups": 5, "epsilon": 1, "within": 0.05, "max_groups_per_user": cap}
+    if kind != "count":
+        asked |= {"kind": kind, "column": "v", "bounds": (0, 100), "max_rows_per_user": 1}
+    size = math.ceil(plan_count(**asked).smallest)
+    below, here = plan_count(**asked, sizes=(size - 1, size)).sizes
+    assert here.groups is None
+    assert below.groups is not None
 
 
 def test_larger_groups_are_cheaper():

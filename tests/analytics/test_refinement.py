@@ -251,7 +251,7 @@ def test_the_charge_is_the_sum_of_the_largest(levels, most, group, wanted):
 
     assert charge.spent == largest(levels)
     place = group % len(levels)
-    moved = [*levels[:place], wanted, *levels[place + 1 :]]
+    moved = [*levels[:place], max(wanted, levels[place]), *levels[place + 1 :]]
     assert charge.after(place, wanted) == largest(moved)
     before = charge.free_level
     if before >= 0:

@@ -23,7 +23,7 @@ from expost import (
 )
 from expost.analytics.sql_plan import plan_query
 from expost.analytics.sql_request import check_query
-from expost.analytics.sql_run import _Run
+from expost.analytics.sql_run import QueryRun
 
 REGIONS = ("north", "south", "east")
 SURE: dict[str, Any] = {"epsilon": 4000.0, "plus_minus": 0.4, "one_row_per_user": True}
@@ -119,6 +119,13 @@ BOUNDS = {"amount": (0, 10)}
             "SELECT 11 * VAR_POP(amount) AS v, 10 * STDDEV_POP(amount) AS s FROM orders",
             {"bounds": BOUNDS, "plus_minus": 0.004, "epsilon": 40000.0},
         ),
+        (
+            "SELECT amount > 4 AS top, COUNT(*) AS n, MIN(product) AS least, MAX(product) AS most, "
+            "QUANTILE_DISC(product, 0.3) AS low, PERCENTILE_DISC(0.3) WITHIN GROUP (ORDER BY "
+            "product DESC) AS upper, MEDIAN(product) FILTER (WHERE product > 1) AS middle, "
+            "MAX(product) - MIN(product) AS spread FROM orders GROUP BY top ORDER BY top",
+            {"bounds": {"product": (0, 5)}, "confidence": 0.99, "within_rank": 0.003},
+        ),
     ],
 )
 def test_answers_are_those_of_the_engine(sql, options):
@@ -148,8 +155,8 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 QUESTION = (
-    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s FROM orders WHERE amount < 7 AND region IN "
-    "('north', 'south') GROUP BY region"
+    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x "
+    "FROM orders WHERE amount < 7 AND region IN ('north', 'south') GROUP BY region"
 )
 
 
@@ -171,6 +178,71 @@ def test_engines_agree(tmp_path, postgres_url):
     ]
     first = asked[0].as_dict()
     assert all(result.as_dict() == first for result in asked[1:])
+
+
+RANKED = "SELECT COUNT(*) AS n, MEDIAN(amount) AS m, MAX(amount) AS x FROM orders"
+
+
+@pytest.mark.parametrize("delta", [None, 1e-6])
+def test_quantiles_beside_counts_are_one_charge(tmp_path, delta):
+    """One reservation and one certificate; MAX says what it means; shares by what is needed."""
+    budget = expost.PureBudget(30) if delta is None else expost.ZCDPBudget(30)
+    ledger = Ledger.create(tmp_path / "ledger.db", budget)
+    options = {"source": orders(), "user": "customer", "bounds": BOUNDS, "one_row_per_user": True}
+    result = expost.query(RANKED, **options, epsilon=20.0, delta=delta, ledger=ledger)
+    entries = [entry.action for entry in ledger.entries()]
+    assert entries.count("reserve") == entries.count("settle") == 1
+    document = json.loads(json.dumps(result.certificate()))
+    assert verify_certificate(document, ledger=ledger) == []
+    assert [part.kind for part in result.parts] == ["rows", "quantile"]
+    ((told, *_),) = [part.answers for part in result.parts if part.kind == "quantile"]
+    assert told.rank_high - told.rank_low <= 0.04
+    words = dict(certificate_words(document))
+    assert "0.995 for MAX" in str(words["parts"])
+    assert "0.02 of their rank" in str(words["error"])
+    assert "answered by the quantile at 0.995" in str(result.warnings)
+    checked = check_query(RANKED, options | {"epsilon": 20.0, "delta": delta})
+    assert checked.weights[1] > 10 * checked.weights[0]
+    for change in (
+        lambda d: d["parts"][1]["answers"][0].__setitem__("spent", 1e-3),
+        lambda d: [a.__setitem__("spent", 1e-3) for a in d["parts"][1]["answers"]],
+        lambda d: d["parts"][1].__setitem__("spent", 1e-3),
+        lambda d: d["parts"][1]["answers"][0].pop("at"),
+    ):
+        changed = json.loads(json.dumps(document))
+        change(changed)
+        assert verify_certificate(changed)
+
+
+def test_every_quantile_of_a_column_of_the_answer_may_miss():
+    """MAX − MIN has two intervals of one part, so each misses half as often."""
+    options = {"source": orders(), "user": "customer", "bounds": BOUNDS, "epsilon": 9.0}
+    for sql, intervals in (("MAX(amount) - MIN(amount)", 2), ("MAX(amount), MIN(amount)", 1)):
+        checked = check_query(f"SELECT {sql} FROM orders", options)
+        inner = checked.requests[0].wanted.confidence
+        assert inner == pytest.approx(1 - 0.1 / intervals)
+
+
+def test_an_error_of_ranks_belongs_to_quantiles():
+    for sql, error in (("SELECT COUNT(*) FROM orders", 0.1), (RANKED, 0), (RANKED, 0.7)):
+        with pytest.raises(InvalidInput, match="within_rank"):
+            ask(sql, bounds=BOUNDS, within_rank=error, confidence=0.9)
+    with pytest.raises(InvalidInput, match="quantiles need"):
+        ask(RANKED, bounds=BOUNDS)
+
+
+def test_medians_of_groups_that_are_found_privately():
+    result = ask(
+        "SELECT region, MEDIAN(product) AS m FROM orders GROUP BY region ORDER BY region",
+        bounds={"product": (0, 5)},
+        private_keys=True,
+        delta=1e-6,
+        epsilon=60.0,
+        plus_minus=None,
+        confidence=0.9,
+    )
+    assert table(result) == [("north", 2), ("south", 2)]
+    assert verify_certificate(result.certificate()) == []
 
 
 def test_a_public_table_beside_the_private_one_in_a_database(tmp_path):
@@ -215,7 +287,12 @@ REFUSALS = {
     "SELECT COUNT(*) FROM orders JOIN products ON product = id": "public",
     "SELECT COUNT(*) FROM orders JOIN shops ON product = id": "JOIN shops",
     "SELECT COUNT(*) FROM orders a JOIN orders b ON a.customer = b.customer": "self join",
-    "SELECT MEDIAN(amount) FROM orders": "quantile",
+    "SELECT MEDIAN(amount) FROM orders": "bounds",
+    "SELECT QUANTILE(product, 2) FROM orders": "PERCENTILE",
+    "SELECT QUANTILE(product, [0.1, 0.2]) FROM orders": "PERCENTILE",
+    "SELECT MAX(product, 3) FROM orders": "MAX",
+    "SELECT MIN(DATE '2024-01-01') FROM orders": "number",
+    "SELECT MEDIAN(AVG(product)) FROM orders": "MEDIAN",
     "SELECT COUNT(*) FROM orders LIMIT 1": "LIMIT",
     "SELECT amount + 1 AS region, COUNT(*) FROM orders GROUP BY region": "alias",
 }
@@ -271,7 +348,7 @@ def test_what_a_part_does_not_use_is_for_those_after_it():
     sql = "SELECT COUNT(DISTINCT customer), SUM(amount), COUNT(*) FROM orders"
     checked = check_query(sql, options)
     assert sum(request.total for request in checked.requests) == checked.for_parts()
-    run = _Run(checked, SimulationRandomness(3))
+    run = QueryRun(checked, SimulationRandomness(3))
     run.measure()
     assert list(run.parts) == checked.order()
     left = checked.base.total - run.side

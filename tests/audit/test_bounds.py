@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from expost.audit.clopper_pearson import clopper_pearson, log_ratio_bound, runs_needed
-from expost.audit.events import OTHER, EventFamily, Feature, cells_from, family_from
-from expost.audit.lower_bounds import judge
+from expost.audit.events import OTHER, EventFamily, Feature, cells_from, family_from, judge
 from expost.audit.report import claimed_numbers
 from expost.audit.subjects import OutputKey
 from expost.errors import InvalidInput

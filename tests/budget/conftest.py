@@ -4,7 +4,6 @@ when a test first asks for it.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -45,14 +44,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: syncing costs nothing there, so that many writes fit
-    into a test.
-    """
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
-        yield tmp_path
-        return
-    folder = Path(tempfile.mkdtemp(prefix="expost", dir=memory))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+def disk_folder() -> Iterator[Path]:
+    """A folder that is not in memory: a commit waits there, so that a kill falls into it."""
+    with tempfile.TemporaryDirectory(prefix="expost") as folder:
+        yield Path(folder)

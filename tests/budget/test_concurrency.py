@@ -30,7 +30,7 @@ from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.ledger import Ledger, Reservation
 from expost.budget.ledger_rows import LedgerRows
 from expost.budget.limits import Filter, amount_of
-from expost.budget.transactions import GroupCommit
+from expost.budget.store import GroupCommit
 from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 
 PROCESSES = 16
@@ -208,12 +208,12 @@ def create(url: str | Path) -> Ledger:
 
 
 @REQUESTS
-def test_sixteen_processes_on_one_sqlite_file(fast_folder, requests):
+def test_sixteen_processes_on_one_sqlite_file(tmp_path, requests):
     """Catches a check and a charge that are not one transaction, lost updates, and a child that
     uses its parent's connection.
     """
-    ledger = create(fast_folder / "ledger.db")
-    check(ledger, run_processes(ledger, fast_folder, requests), requests)
+    ledger = create(tmp_path / "ledger.db")
+    check(ledger, run_processes(ledger, tmp_path, requests), requests)
 
 
 @REQUESTS
@@ -249,13 +249,11 @@ def test_of_many_who_grab_the_last_of_the_budget_one_gets_it(where, request, tmp
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
-def test_many_threads_share_one_ledger(where, request, fast_folder):
+def test_many_threads_share_one_ledger(where, request, tmp_path):
     """Catches a connection used by two threads at once, or a pool that runs out and fails with an
     error of its own.
     """
-    url = (
-        fast_folder / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
-    )
+    url = tmp_path / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
     ledger = Ledger.create(url, PureBudget(1.0))
     starting, refused = threading.Barrier(30), []
 
@@ -353,9 +351,9 @@ def test_a_commit_that_fails_fails_for_all(tmp_path, monkeypatch):
     assert ledger.verify() == []
 
 
-def test_forks_between_threads_that_write(fast_folder):
+def test_forks_between_threads_that_write(tmp_path):
     """Catches a child that inherits half a transaction, or a lock that nobody will release."""
-    ledger = Ledger.create(fast_folder / "ledger.db", PureBudget(1000.0))
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(1000.0))
     stop, done = threading.Event(), []
 
     def spend() -> None:
@@ -457,11 +455,11 @@ def spend_in_threads(ledger: Ledger, threads: int, jobs: int, place: Path) -> No
         )
 
 
-def test_threads_in_several_processes(fast_folder):
+def test_threads_in_several_processes(tmp_path):
     """Catches shared commits of one process that overlap those of another."""
-    ledger = Ledger.create(fast_folder / "ledger.db", PureBudget(1.0))
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(1.0))
     context = multiprocessing.get_context("fork")
-    places = [fast_folder / f"{number}.json" for number in range(4)]
+    places = [tmp_path / f"{number}.json" for number in range(4)]
     children = [
         context.Process(target=spend_in_threads, args=(ledger, 6, 10, place)) for place in places
     ]

@@ -238,11 +238,11 @@ def check_story(world: World, witness: Witness) -> None:
             assert release["index"] == witness.kept[attempt][outputs.index(max(outputs))]
 
 
-def test_kill_9_at_any_moment_on_sqlite(tmp_path):
+def test_kill_9_at_any_moment_on_sqlite(disk_folder):
     """Catches a release that is not charged, a selection drawn anew, a second charge, or a ledger
     that a crash breaks.
     """
-    world = World(tmp_path, str(tmp_path / "ledger.db"))
+    world = World(disk_folder, str(disk_folder / "ledger.db"))
     Ledger.create(world.url, PureDP(1000))
     witness, phases = kill_and_look(world, 210, seed=1)
     check_story(world, witness)
@@ -258,12 +258,12 @@ def test_kill_9_at_any_moment_on_postgresql(postgres_url, tmp_path):
     check_story(world, witness)
 
 
-def test_kill_9_while_a_ledger_is_made(tmp_path):
+def test_kill_9_while_a_ledger_is_made(disk_folder):
     """Catches half a ledger: one that is there, refuses to be made again, and cannot be used."""
     coin = random.Random(3)
     made = 0
     for number in range(25):
-        url = tmp_path / f"{number}.db"
+        url = disk_folder / f"{number}.db"
         child = fork(lambda url=url: Ledger.create(url, PureDP(1)) and None)
         time.sleep(coin.uniform(0, 0.03))
         os.kill(child, signal.SIGKILL)
@@ -493,9 +493,9 @@ def complaint(path: Path) -> str | None:
 
 
 @pytest.fixture
-def finished(fast_folder: Path) -> Path:
+def finished(tmp_path: Path) -> Path:
     """A ledger with some history, all of it in one file."""
-    path = fast_folder / "ledger.db"
+    path = tmp_path / "ledger.db"
     ledger = Ledger.create(path, PureDP(10), caps={"ann": PureDP(5)})
     for number in range(25):
         job = ledger.reserve(
@@ -504,17 +504,17 @@ def finished(fast_folder: Path) -> Path:
         if number % 3:
             ledger.settle(job, 0)
     ledger._store.close()
-    assert (fast_folder / "ledger.db-journal").stat().st_size == 0
+    assert (tmp_path / "ledger.db-journal").stat().st_size == 0
     assert complaint(path) is None
     return path
 
 
-def test_every_flipped_bit_that_matters_is_found(finished, fast_folder):
+def test_every_flipped_bit_that_matters_is_found(finished, tmp_path):
     """Catches a damaged row, or a damaged index (which would hide a cap or lose an update), that
     verify lets pass.
     """
     original, coin = finished.read_bytes(), random.Random(5)
-    expected, victim, harmless = rows_of(finished), fast_folder / "victim.db", 0
+    expected, victim, harmless = rows_of(finished), tmp_path / "victim.db", 0
     for _ in range(500):
         content = bytearray(original)
         content[coin.randrange(len(content))] ^= 1 << coin.randrange(8)
@@ -522,15 +522,15 @@ def test_every_flipped_bit_that_matters_is_found(finished, fast_folder):
         if complaint(victim) is None:
             assert rows_of(victim) == expected
             harmless += 1
-        for left in fast_folder.glob("victim.db-*"):
+        for left in tmp_path.glob("victim.db-*"):
             left.unlink()
     assert harmless < 400  # most of a file is rows and indexes
 
 
-def test_flips_inside_rows_are_all_found(finished, fast_folder):
+def test_flips_inside_rows_are_all_found(finished, tmp_path):
     """The same, aimed at the texts of the rows themselves."""
     original, coin = finished.read_bytes(), random.Random(6)
-    victim = fast_folder / "victim.db"
+    victim = tmp_path / "victim.db"
     needles = [entry.hash.encode() for entry in Ledger.open(finished).entries()] + [
         b'"worst":',
         b"job 1",
@@ -545,12 +545,12 @@ def test_flips_inside_rows_are_all_found(finished, fast_folder):
             victim.write_bytes(content)
             changed = rows_of(victim) != rows_of(finished)
             assert complaint(victim) is not None or not changed
-            for left in fast_folder.glob("victim.db-*"):
+            for left in tmp_path.glob("victim.db-*"):
                 left.unlink()
             place = original.find(needle, place + 1) if needle == b"job 1" else -1
 
 
-def test_a_damaged_index_is_found(finished, fast_folder):
+def test_a_damaged_index_is_found(finished, tmp_path):
     """Catches an index that no longer finds an analyst's cap: every row is whole, yet the cap would
     not be enforced.
     """
@@ -560,7 +560,7 @@ def test_a_damaged_index_is_found(finished, fast_folder):
     )
     ((size,),) = connection.execute("PRAGMA page_size")
     connection.close()
-    content, victim = bytearray(finished.read_bytes()), fast_folder / "victim.db"
+    content, victim = bytearray(finished.read_bytes()), tmp_path / "victim.db"
     place = content.index(b"ann", (root - 1) * size)
     assert place < root * size
     content[place] ^= 4  # "enn"
@@ -569,13 +569,13 @@ def test_a_damaged_index_is_found(finished, fast_folder):
     assert "file: " in (complaint(victim) or "")
 
 
-def test_a_file_cut_short_is_found(finished, fast_folder):
+def test_a_file_cut_short_is_found(finished, tmp_path):
     """Catches a torn file that opens as a smaller ledger."""
-    original, victim = finished.read_bytes(), fast_folder / "victim.db"
+    original, victim = finished.read_bytes(), tmp_path / "victim.db"
     for keep in (1, 100, 1000, 4096, len(original) // 2, len(original) - 4096, len(original) - 1):
         victim.write_bytes(original[:keep])
         assert complaint(victim) is not None, keep
-        for left in fast_folder.glob("victim.db-*"):
+        for left in tmp_path.glob("victim.db-*"):
             left.unlink()
 
 

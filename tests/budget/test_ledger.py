@@ -1028,8 +1028,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = Path("/dev/shm")
-        self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
         self.jobs: dict[str, dict] = {}
         self.limits = {("a", ""): 3.0, ("a", "ann"): 1.5, ("b", ""): 2.0, ("b", "bob"): 0.5}
         self.entries = 4

@@ -171,13 +171,13 @@ def test_a_job_that_is_open_over_midnight(url, clock, close, analyst):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_charge_is_booked_in_the_period_that_admitted_it(fast_folder, clock, seed):
+def test_every_charge_is_booked_in_the_period_that_admitted_it(tmp_path, clock, seed):
     """Against a model: the sums of each day are those of the requests it admitted.
 
     The same without some of the requests, as if nobody had made them.
     """
     draw = random.Random(seed)
-    path = fast_folder / "ledger.db"
+    path = tmp_path / "ledger.db"
     ledger = Ledger.create(path, PureDP(3), caps={"ann": PureDP(2)}, renews="day")
     clock.moment = datetime(2026, 3, 1, 22, tzinfo=UTC)
     table = Charges.from_list([PureDP(0.25), PureDP(1)], PureDP(0))

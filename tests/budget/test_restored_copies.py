@@ -51,8 +51,8 @@ ACTS: dict[str, Callable[[Ledger], Any]] = {
 
 
 @pytest.fixture
-def path(fast_folder: Path) -> Path:
-    return fast_folder / "ledger.db"
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
 
 
 @pytest.mark.parametrize("put", [over, backed_up, renamed], ids=lambda put: str(put.__name__))

@@ -22,14 +22,14 @@ Other = Callable[[int], bool]
 
 
 @pytest.fixture
-def ledger(fast_folder: Path) -> Ledger:
-    return Ledger.create(fast_folder / "ledger.db", PureDP(1000))
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.create(tmp_path / "ledger.db", PureDP(1000))
 
 
 @pytest.fixture
-def other(ledger: Ledger, fast_folder: Path) -> Iterator[Other]:
+def other(ledger: Ledger, tmp_path: Path) -> Iterator[Other]:
     """Take or give back the lock of the file as another process; False if it is held."""
-    descriptor = os.open(fast_folder / "ledger.db", os.O_RDONLY)
+    descriptor = os.open(tmp_path / "ledger.db", os.O_RDONLY)
 
     def lock(kind: int) -> bool:
         try:

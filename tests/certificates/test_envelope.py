@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from expost.budget.signing import SigningKey
-from expost.certificates.envelope import canonical_json, envelope, signed_bytes
+from expost.certificates.self_assessment import canonical_json, envelope, signed_bytes
 from expost.errors import InvalidInput
 
 NODE = shutil.which("node")

@@ -219,7 +219,7 @@ class TestBadInput:
         """Never the data's own groups for free."""
         done = count(keys=None)
         assert done.code == 2
-        assert "which groups exist is private too" in done.err
+        assert "which groups exist is protected, too" in done.err
 
     def test_private_keys_need_a_delta(self, count):
         done = count("--private-keys", keys=None)

@@ -5,6 +5,8 @@ Hints depend on the options and on what was released, never on rows.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from expost import ApproxDP, PureDP
@@ -52,11 +54,24 @@ def test_the_hint_does_not_depend_on_the_names_in_the_table(expost, files, tmp_p
 class TestSpent:
     """What was spent of what, and what becomes of the rest."""
 
+    def test_facts_and_answers_are_added_up(self, expost, files):
+        """Catches 0.8 and 0.2 shown as 1.001, and a total that leaves one of them out."""
+        asked = ("count", files[0], "--by", "g", "--user", "u", "--epsilon", 1)
+        done = expost(*asked, "--learn-facts", 0.2)
+        assert done.code == 0
+        text = words(done.out + done.err)
+        spent, total = (
+            float(re.search(pattern, text)[1])
+            for pattern in (r"Cost: ε = (\S+) of 0\.8", r"Total: ε = (\S+), δ")
+        )
+        assert spent + 0.2 <= total <= spent + 0.2011
+        assert "at most ε = 1.000 was possible" in text
+
     def test_the_rest_goes_back(self, count, tmp_path):
         Ledger.create(tmp_path / "l.db", PureDP(50), "visits")
         text = words(count("--ledger", tmp_path / "l.db", "--verbose").out)
         assert " of 20. The other " in text
-        assert "goes back to the budget." in text
+        assert "is returned to the budget." in text
         assert "Before the data were read, at most ε = 20 was guaranteed" in text
         assert "remains" not in text
 

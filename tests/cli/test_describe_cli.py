@@ -99,6 +99,7 @@ def test_tune_buys_facts_and_shows_one_total(table: Path) -> None:
     result = run(app, [*job, "--out", str(out), "--json"])
     document = json.loads(result.stdout)
     assert document["facts"]["spent"]["epsilon"] == 1.0
+    assert "Facts cost at most ε = 1.000 in addition." in result.stderr
     assert document["spent"]["epsilon"] > 1.0
     shown = run(app, ["certificate", str(out / "release.json")]).output
     assert "in all" in shown

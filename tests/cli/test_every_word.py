@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.main import get_command
 
 import expost
 from expost.certificates import officer_report as documents
@@ -36,7 +35,6 @@ from expost.tuning.request.settings import GoalSettings
 from expost.tuning.request.tune_request import keys_of
 from tests.tuning.jobs import clouds, job
 
-COMMAND: Any = get_command(command.app)  # made once; the parser takes longer than a screen
 ENCODINGS = ("utf-8", "ascii", "latin-1", "cp1252")
 SEARCH = {"epsilons": [4], "learning_rates": [4], "epochs": [2], "batch_sizes": [100]}
 PATH = {"model": {"training": "progressive"}, "privacy": {"attempts": None}}
@@ -63,6 +61,8 @@ GOALS: dict[str, GoalSettings] = {
     "mae": GoalSettings("mae", 1.5, loss_bound=10.0),
     "mse": GoalSettings("mse", 2.5, loss_bound=100.0),
     "r2": GoalSettings("r2", 0.5, loss_bound=100.0, target_variance=9.0),
+    "loss": GoalSettings("loss", 2.5, loss_bound=10.0),
+    "token_accuracy": GoalSettings("token_accuracy", 0.5),
     "own, larger": GoalSettings(
         "gain", 2.0, metric_bounds=(-5.0, 5.0), function=RowFunction("gain", given=max)
     ),
@@ -83,6 +83,7 @@ AXES: dict[str, dict[str, Any]] = {
     "weight_decays": {"weight_decay": 1e-4},
     "class_weights": {"class_weights": [1.0, 4.0]},
     "features": {"features": "plain"},
+    "arguments": {"width": 8},
 }
 
 
@@ -169,7 +170,7 @@ def screens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screens
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", stream)
             with pytest.raises(SystemExit) as end:
-                command.run_command(COMMAND)
+                command.main()
         assert end.value.code in (None, 0, 5), arguments
         stream.flush()
         text = stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
@@ -280,7 +281,7 @@ def test_json_is_the_same_on_every_terminal(
         patch.setattr(sys, "argv", ["expost", "tune", "job.toml", "--out", "out", "--json"])
         patch.setattr(tune_command, "tune_model", lambda *_, **__: result)
         with pytest.raises(SystemExit) as end:
-            command.run_command(COMMAND)
+            command.main()
     assert not end.value.code
     stream.flush()
     raw = stream.buffer.getvalue()  # type: ignore[attr-defined]

@@ -69,6 +69,7 @@ def test_a_plan_reads_nothing_and_a_query_comes_from_a_file(folder):
     ("arguments", "named"),
     [
         ([SQL.replace("ORDER BY g", "LIMIT 1"), *OPTIONS], "LIMIT"),
+        ([SQL.replace("AVG(x)", "AVG(xx)"), *OPTIONS], "did you mean 'x'?"),
         ([SQL, *OPTIONS[:6]], "bounds"),
         ([SQL, *OPTIONS[:6], "--bounds", "x"], "COLUMN=LOW:HIGH"),
         ([SQL, *OPTIONS, "--out", "answer.doc"], "ending in"),

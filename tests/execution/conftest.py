@@ -1,5 +1,5 @@
 """Fixtures of the budget's tests that checkpoints need, too."""
 
-from tests.budget.conftest import fast_folder, postgres_server, postgres_url, url
+from tests.budget.conftest import postgres_server, postgres_url, url
 
-__all__ = ["fast_folder", "postgres_server", "postgres_url", "url"]
+__all__ = ["postgres_server", "postgres_url", "url"]

@@ -119,8 +119,8 @@ class Job:
 
 
 @pytest.fixture
-def job(fast_folder: Path) -> Job:
-    return Job(fast_folder)
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
 
 
 @contextmanager
@@ -183,10 +183,10 @@ def test_a_crash_at_any_step(job, owner, name, after):
 
 
 @pytest.mark.parametrize("done", range(5))
-def test_finished_outputs_are_not_made_again(fast_folder, done):
+def test_finished_outputs_are_not_made_again(tmp_path, done):
     """Catches a resumed selection that runs a finished candidate again: another mechanism."""
     job = Job(
-        fast_folder, sizes=(1e-9,), repeats=5, selector=RandomDropping(overhead=1.0)
+        tmp_path, sizes=(1e-9,), repeats=5, selector=RandomDropping(overhead=1.0)
     )  # all five are kept, nearly surely
     with crashing(Checkpoint, "record", after=True, at=done):
         job.crash()
@@ -221,9 +221,9 @@ def queries(sizes: tuple[float, ...]) -> list[Candidate]:
         (RandomDropping(0.05, at_least=10**13), None, PureDP(100)),
     ],
 )
-def test_every_selector_resumes(fast_folder, selector, candidates, budget):
+def test_every_selector_resumes(tmp_path, selector, candidates, budget):
     """Catches draws that do not survive JSON, or a selector that draws again when it resumes."""
-    job = Job(fast_folder, selector)
+    job = Job(tmp_path, selector)
     options: dict[str, Any] = {"candidates": candidates((0.05, 0.1, 0.2))} if candidates else {}
     if budget is None:
         options["ledger"] = None
@@ -238,10 +238,10 @@ def test_every_selector_resumes(fast_folder, selector, candidates, budget):
     assert not job.path.exists()
 
 
-def test_nan_and_infinite_outputs_resume(fast_folder):
+def test_nan_and_infinite_outputs_resume(tmp_path):
     """Catches an output that JSON cannot hold, or that comes back as something else."""
     values = iter([math.nan, -math.inf, np.float64("nan"), math.inf, np.float32(2.5)])
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=5, output=lambda: next(values))
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9,), repeats=5, output=lambda: next(values))
     with crashing(Checkpoint, "erase", after=False):
         job.crash()
     release = job.select()
@@ -249,14 +249,14 @@ def test_nan_and_infinite_outputs_resume(fast_folder):
     assert len(job.calls) == 5
 
 
-def test_failures_are_outcomes_that_are_kept(fast_folder):
+def test_failures_are_outcomes_that_are_kept(tmp_path):
     """Catches a failed candidate that runs again after a crash, and a failure reported twice."""
     failures: list[int] = []
 
     def fail() -> Any:
         raise ValueError("no luck")
 
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=4, output=fail)
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9,), repeats=4, output=fail)
     report = lambda index, error: failures.append(index)  # noqa: E731
     with crashing(Checkpoint, "erase", after=False):
         job.crash(on_failure=report)
@@ -397,12 +397,12 @@ def test_an_abandoned_selection_cannot_go_on(job):
     assert len(job.calls) == 1
 
 
-def test_a_restored_checkpoint_of_a_settled_selection_runs_nothing(fast_folder):
+def test_a_restored_checkpoint_of_a_settled_selection_runs_nothing(tmp_path):
     """Catches a second sample for free: a checkpoint restored after its selection was released.
 
     It may come from a backup or a snapshot.
     """
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=3)
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9,), repeats=3)
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     early = job.path.read_bytes()
@@ -508,9 +508,9 @@ def test_drafts_are_never_readable_and_swept_away(job):
     ]
 
 
-def test_a_torn_last_line_is_dropped(fast_folder):
+def test_a_torn_last_line_is_dropped(tmp_path):
     """Catches a partly written output, of any length, that is used or blocks the selection."""
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=3)
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9,), repeats=3)
     with crashing(Checkpoint, "record", after=True, at=1):
         job.crash()
     whole = job.path.read_bytes()
@@ -525,12 +525,12 @@ def test_a_torn_last_line_is_dropped(fast_folder):
         assert job.lines[2]["output"] == job.calls[-2]
 
 
-def test_a_damaged_file_is_refused(fast_folder):
+def test_a_damaged_file_is_refused(tmp_path):
     """Catches a flipped bit in a draw or an output, which would change the selection.
 
     Every byte is tried.
     """
-    job = Job(fast_folder, repeats=1)
+    job = Job(tmp_path, repeats=1)
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     whole, made = job.path.read_bytes(), len(job.calls)
@@ -587,9 +587,9 @@ def test_a_newer_checkpoint_is_refused(job):
 # Secrets.
 
 
-def test_no_secret_is_in_an_error(fast_folder):
+def test_no_secret_is_in_an_error(tmp_path):
     """Catches an output, a draw, a salt or an id in an exception's text or repr."""
-    job = Job(fast_folder, output=lambda: "SECRET", options={"score": len})
+    job = Job(tmp_path, output=lambda: "SECRET", options={"score": len})
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     header = job.lines[0]
@@ -662,10 +662,10 @@ class NotJson(Unreadable):
 
 
 @pytest.mark.parametrize("codec", [JsonCodec(), NpzCodec(), Unreadable(), NotJson()])
-def test_an_output_that_cannot_be_stored_is_a_failure(fast_folder, codec):
+def test_an_output_that_cannot_be_stored_is_a_failure(tmp_path, codec):
     """Catches a selection that ends, and names a type, because of what one output is."""
     told: list[str] = []
-    job = Job(fast_folder, output=lambda: {"SECRET", "SECRET2"}, options={"score": len})
+    job = Job(tmp_path, output=lambda: {"SECRET", "SECRET2"}, options={"score": len})
     release = job.select(codec=codec, on_failure=lambda index, error: told.append(str(error)))
     assert release.value is FAILED
     assert len(told) == len(job.calls)
@@ -673,10 +673,10 @@ def test_an_output_that_cannot_be_stored_is_a_failure(fast_folder, codec):
     assert job.ledger.open_reservations() == []
 
 
-def test_a_loser_that_cannot_be_stored_does_not_change_the_winner(fast_folder):
+def test_a_loser_that_cannot_be_stored_does_not_change_the_winner(tmp_path):
     """Catches the same when the unstorable output is a loser, and another draw when it resumes."""
     values = iter([{"SECRET"}, 7, {"SECRET"}])
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), 3, output=lambda: next(values))
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9,), 3, output=lambda: next(values))
     with crashing(Checkpoint, "erase", after=False):
         job.crash()
     assert [line["failed"] for line in job.lines[1:]] == [True, False, True]
@@ -684,9 +684,9 @@ def test_a_loser_that_cannot_be_stored_does_not_change_the_winner(fast_folder):
     assert len(job.calls) == 3
 
 
-def test_an_output_belongs_to_its_candidate(fast_folder):
+def test_an_output_belongs_to_its_candidate(tmp_path):
     """Catches an output that is released under another candidate's settings and charge."""
-    job = Job(fast_folder, RandomDropping(1.0), (1e-9, 2e-9), repeats=1)
+    job = Job(tmp_path, RandomDropping(1.0), (1e-9, 2e-9), repeats=1)
     with crashing(Checkpoint, "erase", after=False):
         job.crash()
     header, *outputs = job.lines
@@ -818,10 +818,10 @@ def test_a_pickle_is_never_read():
         NpzCodec().decode({"names": None, "npz": base64.b64encode(buffer.getvalue()).decode()})
 
 
-def test_arrays_resume(fast_folder):
+def test_arrays_resume(tmp_path):
     """Catches a codec that is not used on both sides."""
     job = Job(
-        fast_folder,
+        tmp_path,
         output=lambda: np.arange(3) + secrets.randbelow(1000),
         options={"codec": NpzCodec(), "score": np.sum},
     )
@@ -873,12 +873,12 @@ def test_equal_data_have_equal_fingerprints_under_one_salt():
 
 
 @pytest.mark.parametrize("data", [{1, 2}, object(), iter([1]), [object()]])
-def test_data_without_a_fingerprint_must_be_named(fast_folder, data):
+def test_data_without_a_fingerprint_must_be_named(tmp_path, data):
     """Catches data that is mistaken for other data because they cannot be distinguished.
 
     Naming the data helps, and nothing is charged before.
     """
-    job = Job(fast_folder, data=data)
+    job = Job(tmp_path, data=data)
     with pytest.raises(InvalidInput, match="data_fingerprint"):
         job.select()
     assert job.reservations == 0

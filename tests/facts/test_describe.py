@@ -44,7 +44,7 @@ def test_facts_are_a_mapping_by_column() -> None:
     assert 15 <= low <= 22
     assert 74 <= high <= 85
     assert set(facts["colour"].categories) == {"red", "green", "blue"}
-    assert facts["member"].kind == "yes/no"
+    assert facts["member"].kind == "boolean"
     assert facts.rows == pytest.approx(SIZE, rel=0.1)
     assert sum(column.cost for column in facts.values()) <= 1 + 1e-9
     assert "colour" in facts._repr_html_()

@@ -32,7 +32,7 @@ missing = 37
 kind = "category"
 categories = ["red", "blue"]
 [columns."a b"]
-kind = "yes/no"
+kind = "boolean"
 categories = ["no", "yes"]
 missing = false
 [columns.born]

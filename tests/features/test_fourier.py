@@ -11,7 +11,7 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.features import RandomFourier
-from expost.features.fourier import _cosine, _directions
+from expost.features.functions import _cosine, _directions
 
 
 def test_cosines() -> None:

@@ -51,6 +51,21 @@ FUNCTIONS = [
 ]
 SIGNS = ["+", "-", "*", "/", "%", "=", "<", ">=", "<>", "AND", "OR", "||", "LIKE", "IS"]
 AGGREGATES = ["COUNT", "SUM", "AVG", "STDDEV", "MEDIAN", "MAX", "STRING_AGG", "COUNT_IF", "VAR_POP"]
+RANKS = [
+    "0.5",
+    "0",
+    "1",
+    "0.25",
+    "1e-9",
+    "-1",
+    "2",
+    "NULL",
+    "x",
+    "'0.5'",
+    "[0.1, 0.2]",
+    "1e",
+    "0.5, 3",
+]
 TAILS = ["HAVING COUNT(*) > 1", "ORDER BY 1", "ORDER BY 2 DESC LIMIT 3", "LIMIT 1", "GROUP BY ALL"]
 TAILS += ["QUALIFY x", "UNION SELECT 1", "OFFSET 2", "ORDER BY v, COUNT(*)", "USING SAMPLE 3", ";"]
 FROMS = ["t", "t AS o", "t JOIN p ON x = id", "t LEFT JOIN p ON p.id = t.n", "t, p", "t JOIN t s"]
@@ -101,15 +116,30 @@ def expression(dice: random.Random, depth: int = 0) -> str:
     )
 
 
+def ranked(dice: random.Random, inside: str) -> str:
+    """A quantile in one of its forms."""
+    rank = dice.choice(RANKS)
+    return dice.choice(
+        [
+            f"{dice.choice(['QUANTILE', 'QUANTILE_DISC', 'PERCENTILE_CONT'])}({inside}, {rank})",
+            f"PERCENTILE_DISC({rank}) WITHIN GROUP (ORDER BY {inside}{dice.choice(['', ' DESC'])})",
+            f"MIN(x) FILTER (WHERE {inside} > {rank})",
+            f"MAX(x) - QUANTILE(n, {rank})",
+        ]
+    )
+
+
 def statement(dice: random.Random) -> str:
     if dice.random() < 0.2:
         return (
-            f"SELECT g, COUNT(*) AS n, {dice.choice(['SUM', 'AVG'])}(LEAST(GREATEST("
+            f"SELECT g, COUNT(*) AS n, {dice.choice(['SUM', 'AVG', 'MEDIAN'])}(LEAST(GREATEST("
             f"{sensible(dice)}, 0), 9)) AS s FROM t WHERE {sensible(dice)} > {sensible(dice)} "
             "GROUP BY g HAVING s > 1 ORDER BY n DESC LIMIT 3"
         )
     inside = dice.choice(["*", "DISTINCT u", "x", expression(dice)])
     text = f"SELECT {dice.choice(AGGREGATES)}({inside}) AS v"
+    if dice.random() < 0.2:
+        text = f"SELECT {ranked(dice, inside)} AS v"
     group = expression(dice) if dice.random() < 0.5 else None
     text += f", {group} AS w" if group else ""
     text += f" FROM {dice.choice(FROMS) if dice.random() < 0.5 else 't'}"

@@ -33,10 +33,11 @@ ENTRIES: dict[str, str] = {
     "integration:opendp": "test_adapters.py",
     "selector:noise-path": "test_noise_path.py",
     "selector:tell": "../tuning/test_missed.py",
-    "command:serve": "test_server.py",
+    "command:server": "test_server.py",
     "integration:optuna": "test_optuna.py",
     "integration:opacus": "test_training.py",
     "integration:ray": "test_clusters.py",
+    "integration:transformers": "../integrations/test_transformers.py",
     "integration:dask": "test_clusters.py",
     "integration:spark": "../integrations/test_spark.py",
     "training:Fleet": "test_training.py",
@@ -58,9 +59,10 @@ ENTRIES: dict[str, str] = {
 }
 
 NO_DATA: dict[str, str] = {
-    "function:connect": "asks a server over HTTP; the server is judged as command:serve",
+    "function:connect": "asks a server over HTTP; the server is judged as command:server",
     "function:default_job": "computes settings from the number of rows, which is public",
     "sklearn:public_baseline": "takes rows that its name declares public",
+    "integration:loggers": "sends a result that was released, and public settings",
     "integration:dp_accounting": "computes guarantees from public settings",
     "training:Configuration": "holds public settings, from which its guarantee follows",
     "training:Trained": "holds a model that was released already",

@@ -26,8 +26,7 @@ from expost import (
 )
 from expost.audit import audit
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.sklearn._attempts import FitAndScore, scored
-from expost.sklearn._plan import _parts
+from expost.sklearn._plan import FitAndScore, _parts, scored
 from expost.sklearn._rows import inside_selection
 from expost.training import configuration as training_data
 from expost.tuning.request.settings import GoalSettings

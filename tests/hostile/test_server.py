@@ -1,4 +1,4 @@
-"""Hostile neighbours of ``expost serve``: what an analyst sees has the same shape on both sides."""
+"""Hostile neighbours of a server: what an analyst sees has the same shape on both sides."""
 
 from __future__ import annotations
 

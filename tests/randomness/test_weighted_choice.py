@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from expost import SimulationRandomness
-from expost.randomness import weighted_choice as module
+from expost.randomness import samplers as module
 from expost.randomness.coins import invert
-from expost.randomness.weighted_choice import ExponentialLaw, weighted_choice
+from expost.randomness.samplers import ExponentialLaw, weighted_choice
 
 
 class Words:

@@ -39,7 +39,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "reserve": (Ledger, "reserve", 1),
     "queue": (Queue, "mark", 1),
     "claim": (Queue, "claim", 1),
-    "scan": (runner_module, "run_request", 1),
+    "scan": (questions, "run_checked", 1),
     "result": (Queue, "record", 1),
     "settle": (Ledger, "settle", 1),
     "publish": (Queue, "mark", 2),

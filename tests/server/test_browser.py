@@ -86,6 +86,24 @@ def test_from_the_slider_to_the_certificate_and_a_refusal(walk: Walk) -> None:
     assert page.complaints == []
 
 
+def test_a_query_in_sql(walk: Walk) -> None:
+    """The unit stays per cent when the kind changes, and an empty query is no error."""
+    _, address, _, tokens = walk
+    page = new_page(walk)
+    browsing.sign_in(page, address, tokens["ann"])
+    page.goto(f"{address}/ask/visits")
+    for kind in ("Sum of a column", "A query in SQL"):
+        with page.expect_response(re.compile(r"/ask/visits\?")):
+            page.get_by_label(kind).check()
+        page.locator(".price:not([aria-busy])").wait_for()
+        assert page.locator("#unit").input_value() == "percent"
+    page.get_by_text("Write a SELECT to see its price.").wait_for()
+    page.get_by_label("One SELECT with aggregates").fill("SELECT COUNT(*) AS n FROM visits")
+    page.locator("#price .big").wait_for()
+    assert shown_price(page) > 0
+    assert page.complaints == []
+
+
 def test_without_javascript_on_a_phone(walk: Walk) -> None:
     _, address, _, tokens = walk
     page = new_page(walk, java_script_enabled=False, viewport=browsing.PHONE)

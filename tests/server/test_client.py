@@ -136,9 +136,9 @@ def test_a_lost_answer_is_asked_for_again(running: Running, monkeypatch: Any) ->
 
 
 def test_redirects_are_not_followed(server: Connection) -> None:
-    from expost.server.client import _NoRedirects
+    from expost.server.client import NoRedirects
 
-    assert _NoRedirects().redirect_request() is None
+    assert NoRedirects().redirect_request() is None
 
 
 def test_tuning_at_the_server(running: Running, server: Connection, tmp_path: Path) -> None:

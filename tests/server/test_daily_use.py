@@ -6,11 +6,15 @@ import csv
 import io
 import json
 import shlex
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from expost.cli.main import app
 from expost.server.client import Connection
 from expost.server.pages.ask_pages import copies_of
 from tests.server.running_server import JOB, QUESTION, Server, open_server
@@ -74,18 +78,57 @@ def test_the_export_of_a_period(server: Server) -> None:
     assert server.call("ada", "GET", "/api/export?period=x").status_code == 422
 
 
-def test_copies_are_the_question(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python call is run as it is shown, and its body is the one of the form."""
+def test_copies_are_the_question(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The calls are run as they are shown, and their body is the one of the form."""
+    monkeypatch.chdir(tmp_path)
     sent: list[Any] = []
     monkeypatch.setattr(Connection, "_ask", lambda self, question, *_: sent.append(question))
     monkeypatch.setenv("EXPOST_TOKEN", server.tokens["ann"])
     sums = QUESTION | {"kind": "sum", "column": "spend", "where": ["city=it's"]}
-    for question in (QUESTION, sums, JOB):
-        (_, curl), (_, python) = copies_of(question)
+    listed = QUESTION | {"by": ["city", "age"], "keys": [["a, b", "1"], ["c", "2"]]}
+    for question in (QUESTION, sums, listed, JOB):
+        (_, curl), (_, python), (_, command) = copies_of(question)
+        sent.clear()
         exec(python.replace("SERVER", "http://localhost"), {})
-        assert sent[-1] == question
+        assert sent == [question]
         words = shlex.split(curl)
         assert json.loads(words[-1]) == {"question": question}
+        subprocess.run(["sh", "-c", command.rpartition("\n")[0] or ":"], cwd=tmp_path, check=True)
+        words = shlex.split(command.rpartition("\n")[2].replace("SERVER", "http://localhost"))
+        sent.clear()
+        CliRunner().invoke(app, words[1:])
+        assert sent == [question]
+
+
+def test_the_export_as_a_workbook(server: Server) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    year = server.call("ada", "GET", "/api/requests").json()[0]["published"][:4]
+    for who, memos in (("ada", ["'=beds, 100%_sure", "wards"]), ("bob", ["wards"])):
+        answer = server.call(who, "GET", f"/api/export?period={year}&format=xlsx")
+        assert answer.headers["content-disposition"].endswith('.xlsx"')
+        sheet = openpyxl.load_workbook(io.BytesIO(answer.content)).active
+        names, *lines = sheet.iter_rows(values_only=True)
+        assert [dict(zip(names, line, strict=True))["memo"] for line in lines] == memos
+    assert server.call("ada", "GET", f"/api/export?period={year}&format=ods").status_code == 422
+
+
+def test_a_budget_by_day_and_group(server: Server) -> None:
+    owner = server.person("olga")
+    server.service.change_person(owner, "ann", ["beds"])
+    server.service.change_person(owner, "bob", ["beds", "wards"])
+    past = server.call("ada", "GET", "/api/budgets/visits/history").json()
+    spent = past["by_analyst"]
+    assert past["by_group"] == pytest.approx(
+        {"beds": spent["ann"] + spent["bob"], "wards": spent["bob"]}
+    )
+    assert sum(past["by_day"].values()) == pytest.approx(sum(spent.values()))
+    shown = sign_in(server, "ada").get("/budgets/visits").text
+    assert "Spent by group of people" in shown
+    assert next(iter(past["by_day"])) in shown
+    assert problems(shown) == []
+    assert server.call("ann", "GET", "/api/budgets/visits/history").json()["by_group"] == {}
 
 
 def test_the_head_of_the_ledger(server: Server) -> None:

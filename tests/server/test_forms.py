@@ -10,6 +10,7 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.server.database import requests
+from expost.server.jobs import questions
 from expost.server.jobs import runner as runner_module
 from expost.server.pages.ask_pages import block_text, blocks, lines
 from expost.server.pages.rendering import real, reals, whole_field
@@ -153,7 +154,7 @@ def test_only_owners_see_the_class_of_a_failure(
     def broken(*_: Any) -> Any:
         raise MemoryError("row 7 holds 'secret'")
 
-    monkeypatch.setattr(runner_module, "run_request", broken)
+    monkeypatch.setattr(questions, "run_checked", broken)
     identity = server.ask("ann", QUESTION, "one").json()["id"]
     server.service.store.change(requests.update().values(tries=runner_module.MOST_TRIES - 1))
     runner = server.service.runner

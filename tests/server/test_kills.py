@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from expost.server.database import requests
+from expost.server.jobs import questions, states
 from expost.server.jobs import runner as runner_module
-from expost.server.jobs import states
 from expost.server.people.accounts import Person
 from tests.server.running_server import QUESTION, Server, open_server
 
@@ -123,7 +123,7 @@ def test_stopping_does_not_wait_for_a_long_run(
         go.wait(300)
         raise RuntimeError("it was ended")
 
-    monkeypatch.setattr(runner_module, "run_request", long_run)
+    monkeypatch.setattr(questions, "run_checked", long_run)
     try:
         with open_server(tmp_path, threads=1, pricers=0, grace=0.05) as server:
             identity = server.ask("ann", QUESTION, "one").json()["id"]

@@ -45,9 +45,12 @@ EXAMPLES = ("/ask/digits", "/budgets/models")
 FORMS: dict[str, tuple[set[str], dict[str, str], int]] = {
     "/sign-out": (EVERYBODY, {}, 303),
     "/ask/{name}": ({ANALYST}, {"question": json.dumps(QUESTION), "key": "form"}, 303),
+    "/requests/{id}/approve": ({OWNER}, {"reason": "needed"}, 409),
+    "/requests/{id}/decline": ({OWNER}, {"reason": "no"}, 409),
     "/budgets": ({OWNER}, {"name": "fresh", "kind": "pure", "epsilon": "1", "caps": "ann: 1"}, 303),
     "/budgets/{name}": ({OWNER}, {"epsilon": "6", "reason": "more people"}, 303),
     "/people": ({OWNER}, {"name": "zoe", "role": "analyst"}, 303),
+    "/people/{name}": ({OWNER}, {"groups": "health"}, 404),
     "/people/{name}/disable": ({OWNER}, {}, 404),
     "/people/{name}/enable": ({OWNER}, {}, 404),
     "/datasets/{name}/edit": ({OWNER}, {"user": "person", "preview": "1"}, 200),
@@ -194,9 +197,8 @@ def test_pages_of_another_analyst_do_not_exist(
 def test_form(server: Server, who: str, path: str) -> None:
     roles, fields, status = FORMS[path]
     client = sign_in(server, who)
-    place = path.format(name="visits", id="0" * 16)
-    if status == 404:
-        place = path.format(name="nobody", id="0" * 16)
+    identity = server.id if "requests" in path else "0" * 16  # type: ignore[attr-defined]
+    place = path.format(name="nobody" if status == 404 else "visits", id=identity)
     fields = dict(fields)
     if path in ("/register", "/datasets/{name}/edit"):
         fields["source"] = str(server.folder / "visits.csv")

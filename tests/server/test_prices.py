@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.server.jobs import questions
+from expost.server.jobs import questions, sql_questions
 from expost.server.jobs.price_pool import PricePool, client_left
 from expost.server.problems import Unavailable
 from expost.tables.typed_columns import split_condition
@@ -207,7 +207,46 @@ def test_the_price_is_the_smallest_step(wanted: dict[str, Any], delta: float | N
     asked = {"dataset": "visits", "kind": "count", "by": ["city"], **wanted}
     question = questions.read_question(facts, asked, "pure" if delta is None else "zcdp")
     request = questions._plannable(facts, question)
-    steps = {questions._epsilon_at(step): step for step in range(questions._STEPS + 1)}
+    steps = {sql_questions.epsilon_at(step): step for step in range(sql_questions.STEPS + 1)}
     step = steps[question["epsilon"]]
-    assert questions._look(4, 800, request, step)[0]
-    assert not any(questions._look(4, 800, request, step - back)[0] for back in (1, 2, 7))
+
+    def fits(at: int) -> bool:
+        return sql_questions.look_at_step(
+            at, lambda epsilon: questions._plan(4, (800,), epsilon, request)
+        )[0]
+
+    assert fits(step)
+    assert not any(fits(step - back) for back in (1, 2, 7))
+
+
+def test_a_price_takes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look computes a stopping rule, which takes a tenth of a second."""
+    looks: list[int] = []
+    original = questions.look_at_step
+    monkeypatch.setattr(
+        questions, "look_at_step", lambda *given: looks.append(1) or original(*given)
+    )
+    facts = visits(Path("x")) | {"kind": "table", "delta": None}
+    for percent in (2, 7, 13, 19):
+        asked = {"dataset": "visits", "kind": "count", "by": ["city"], "within": percent / 100}
+        questions.read_question(facts, asked, "pure")
+    assert 8 <= len(looks) <= 16
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"within": -0.1},
+        {"within": float("nan")},
+        {"within": None, "plus_minus": -3.0},
+        {"within": None, "plus_minus": float("inf")},
+        {"confidence": 2.0},
+    ],
+)
+def test_an_error_that_is_none_is_named(wrong: dict[str, Any]) -> None:
+    """Also where the search for the smallest ε begins with it."""
+    facts = visits(Path("x")) | {"kind": "table", "delta": None}
+    asked = {"dataset": "visits", "kind": "count", "by": ["city"], "within": 0.1}
+    with pytest.raises(InvalidInput) as refused:
+        questions.read_question(facts, asked | wrong, "pure")
+    assert refused.value.field == next(name for name, value in wrong.items() if value is not None)

@@ -208,7 +208,7 @@ def test_a_retired_data_set_leaves_its_requests_readable(server: Server) -> None
     identity = server.ask("ann", dear, "of a retired one").json()["id"]
     server.service.retire(owner, "gone")
     shown = sign_in(server, "ann").get(f"/requests/{identity}").text
-    assert "gone (retired)" in shown
+    assert "gone (retired, or not open to you)" in shown
     assert "/ask/gone" not in shown
     refusals = server.service.budget(owner, "visits")["refusals"]
     assert identity in [each["id"] for each in refusals]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from expost.server.api import access as security
 from expost.server.database import tokens
 from expost.server.jobs.datasets import Datasets
-from expost.server.people import signin
+from expost.server.people import accounts, signin
 from expost.server.people.signin import COOKIE, proxy_signature
-from tests.server.running_server import QUESTION, Server, open_server
+from tests.server.running_server import QUESTION, SHIPPED, Server, open_server
 
 KEY = b"k" * 32
 NASTY = (
@@ -324,3 +326,10 @@ def test_stored_secrets_are_hashed(server: Server) -> None:
     for token in server.tokens.values():
         assert token.encode() not in content
         assert token.split("_", 2)[2].encode() not in content
+
+
+def test_hashes_of_tokens_are_slow() -> None:
+    """As shipped, that is: servers of tests hash quickly (``open_server``)."""
+    slow = hashlib.scrypt(b"secret", salt=b"salt", dklen=32, n=2**14, r=8, p=1, maxmem=2**26)
+    with mock.patch.dict(accounts._COST, SHIPPED):
+        assert accounts.slow_hash("secret", b"salt") == slow

@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from expost.errors import InvalidInput
 from expost.server.database import acts, requests
-from expost.server.jobs import questions, runner, states
+from expost.server.jobs import questions, runner, sql_questions, states
 from expost.server.jobs.states import Queue
 from expost.server.people.accounts import Person
 from expost.server.problems import Conflict, NotFound
@@ -181,7 +181,7 @@ def test_a_failure_has_no_cause_and_one_price(
         def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(runner, "run_request", broken)
+        monkeypatch.setattr(questions, "run_checked", broken)
         view = still.service.ask(ANN, QUESTION, f"broken {number}")
         for _ in range(runner.MOST_TRIES):
             row = None
@@ -289,7 +289,7 @@ def test_a_late_worker_cannot_record_a_second_result(still: Server) -> None:
 
 def test_what_crashes_left_unreserved_is_completed(still: Server) -> None:
     view = still.service.ask(ANN, QUESTION, "first")
-    row = still.service._queue.get(view["id"])
+    row = still.service.store.row(sql.select(requests).where(requests.c.id == view["id"]))
     copy = row | {"id": "c" * 32, "key": "second", "state": "recorded", "reserved": ""}
     still.service.store.change(requests.insert().values(**copy))
     (left,) = still.service._queue.unreserved(time.time())
@@ -361,7 +361,7 @@ def test_facts_are_checked(server: Server) -> None:
 def test_the_cheapest_price_is_the_cheapest(server: Server) -> None:
     """One step less of the grid and groups of the stated size are not all answered."""
     told = server.service.price(ANN, QUESTION)
-    places = [questions._epsilon_at(place) for place in range(questions._STEPS + 1)]
+    places = [sql_questions.epsilon_at(place) for place in range(421)]
     less = places[places.index(told["epsilon"]) - 1]
     fewer = server.service.price(ANN, QUESTION | {"epsilon": less})
     size = told["question"]["size"]

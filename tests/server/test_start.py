@@ -1,4 +1,4 @@
-"""``expost serve`` as a process: the owner link, one day of work, ``kill -9``, a second start."""
+"""``expost server start`` as a process: the owner link, a day of work, ``kill -9``, a new start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start(home: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     options = ["--home", str(home), "--port", str(port), "--tick", "0"]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "expost", "serve", *options],
+            [sys.executable, "-m", "expost", "server", "start", *options],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
             stderr=stream,
@@ -109,7 +109,9 @@ def test_addresses_are_not_taken_from_callers(
     monkeypatch.setattr(uvicorn, "run", lambda app, **more: given.update(more, app=app))
     before = os.umask(0o022)
     try:
-        made = CliRunner().invoke(cli, ["serve", "--home", str(tmp_path / "server"), *options])
+        made = CliRunner().invoke(
+            cli, ["server", "start", "--home", str(tmp_path / "server"), *options]
+        )
         assert made.exit_code == 0, made.output
         assert os.umask(0o022) == 0o077  # what the server writes is for its owner only
     finally:
@@ -134,7 +136,7 @@ def test_a_folder_of_version_0_2_is_refused(
     (home / "desk.db").touch(mode=0o600)
     before = os.umask(0o022)
     try:
-        refused = CliRunner().invoke(cli, ["serve", "--home", str(home)])
+        refused = CliRunner().invoke(cli, ["server", "start", "--home", str(home)])
     finally:
         os.umask(before)
     assert isinstance(refused.exception, LedgerError)

@@ -9,7 +9,7 @@ import torch
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._native.clipping import clip_factor, clipped_residual
+from expost.training._native.linear import clip_factor, clipped_residual
 from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.model_group import train_batched

@@ -12,12 +12,11 @@ from expost.training._native import compiled, keystream, noise
 
 PROGRAM = """
 import numpy as np
-from expost.training._native import keystream, noise
-from expost.training.exact_noise import lattice_of
-source = keystream.stream(np.arange(8, dtype=np.uint32), 0, strong=True)
-total = np.zeros(4)
-noise.add_lattice_noise(source, total, np.zeros(4, dtype=np.uint8), lattice_of(1.0, 1.0))
-print(total.tolist(), sum(noise.add_lattice_noise.stats.cache_hits.values()))
+from expost.training._native import noise
+radii, angles = (np.arange(1, 5, dtype=np.uint64) << np.uint64(shift) for shift in (60, 58))
+first, second, errors = np.zeros((3, 4))
+noise.scaled_pairs(radii, angles, 1.0, first, second, errors)
+print([*first.tolist(), *second.tolist()], sum(noise.scaled_pairs.stats.cache_hits.values()))
 """
 
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations, spectral_norm
+from torch.utils.checkpoint import checkpoint
 
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
@@ -428,6 +430,43 @@ def test_layers_that_mix_a_batch_are_refused_by_name(layer, name):
         Fleet(factory, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(
             np.zeros((4, 3, 2, 2)), [0, 1, 0, 1]
         )
+
+
+def _with_backward_hook(kind):
+    layer = nn.Linear(3, 3)
+    getattr(layer, kind)(lambda *given: None)
+    return layer
+
+
+class Recomputed(nn.Linear):
+    """A layer whose forward pass is recomputed in the backward pass."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("layer", "named", "instead"),
+    [
+        (lambda: spectral_norm(nn.Linear(3, 3)), "spectral_norm", "weight_norm"),
+        (
+            lambda: parametrizations.spectral_norm(nn.Linear(3, 3)),
+            "spectral_norm",
+            "matrix_norm",
+        ),
+        (lambda: nn.Embedding(5, 3, max_norm=1.0), "Embedding with max_norm", "normalize"),
+        (lambda: nn.EmbeddingBag(5, 3, max_norm=1.0), "EmbeddingBag with max_norm", "normalize"),
+        (lambda: _with_backward_hook("register_full_backward_hook"), "a backward hook", "detach"),
+        (lambda: _with_backward_hook("register_full_backward_pre_hook"), "backward hook", "detach"),
+        (lambda: Recomputed(3, 3), "activation checkpointing", "call the function itself"),
+    ],
+)
+def test_what_cannot_be_trained_names_what_to_use(layer, named, instead):
+    settings = [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]
+    fleet = Fleet(lambda: nn.Sequential(layer(), nn.Linear(3, 2)), settings)
+    with pytest.raises(InvalidInput, match=named) as refused:
+        fleet.train(np.zeros((4, 3)), np.zeros(4))
+    assert instead in str(refused.value)
 
 
 def test_other_refusals():

@@ -17,7 +17,7 @@ from expost.privacy.guarantees import ZCDP
 from expost.randomness.source import RunKey
 from expost.selection.noise_path import PathLevel
 from expost.training.progressive import ProgressivePath
-from expost.training.progressive_modules import ModuleTraining
+from expost.training.progressive_modules import FALLING, STEADY, ModuleTraining
 
 KEY = RunKey(bytes(range(32)), simulated=True)
 
@@ -119,3 +119,28 @@ def test_dropout_draws_by_key_and_step():
     first = training.exact_sum(prepared, descent, 0)
     assert np.array_equal(training.exact_sum(prepared, descent, 0), first)
     assert not np.array_equal(training.exact_sum(prepared, descent, 1), first)
+
+
+def test_weights_follow_released_gradients_by_public_lengths():
+    """A steady rule stays within length / pull of the first weights; falling steps end at 1/√μ."""
+    generator = np.random.default_rng(1)
+    ends = {}
+    for rule in (STEADY, FALLING):
+        training = ModuleTraining(network, "softmax", 100, rule=rule)
+        descent = training.start(KEY)
+        first, unit, lengths = descent.weights, training.clip / training.places, []
+        for step in range(400):
+            before, mu = descent.weights, 2.0 ** (step / 40 - 4)
+            scale = generator.uniform(1e-9, 1e9)  # of gradients: steps do not depend on it
+            descent.move(scale * np.ones(len(first)), unit / mu)
+            lengths.append(float(np.linalg.norm(descent.weights - before)))
+        ends[rule] = lengths
+        if rule.pull:
+            away = np.linalg.norm(descent.weights - first)
+            assert 0.9 * rule.length / rule.pull < away <= rule.length / rule.pull
+    assert max(ends[FALLING]) <= FALLING.length * (1 + 1e-9)
+    assert ends[FALLING][-1] / ends[FALLING][-41] == pytest.approx(2**-0.5, rel=0.02)
+    descent = ModuleTraining(network, "softmax", 100).start(KEY)
+    same = descent.weights
+    descent.move(np.full(len(same), np.inf), 1.0)  # what cannot be a direction moves nothing
+    assert np.array_equal(descent.weights, same)

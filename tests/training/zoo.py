@@ -60,6 +60,14 @@ class Calls(nn.Module):
         return self.function(x, *self.layers)
 
 
+def _over_time(x, cell):
+    """Return the last state of a cell that reads a sequence."""
+    state = None
+    for time in range(x.shape[1]):
+        state = cell(x[:, time], state)
+    return state
+
+
 ZOO: dict[str, tuple[Factory, tuple[int, ...], bool]] = {}
 
 
@@ -110,8 +118,13 @@ def layers() -> None:
             lambda k=kind: k(3, 4, num_layers=2, bidirectional=True, batch_first=True),
         )
     add("LSTM with projections", (4, 3), lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True))
-    for kind in (nn.GRUCell, nn.RNNCell):
+    for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         add(kind.__name__, (3,), lambda k=kind: k(3, 4))
+        add(
+            f"{kind.__name__} over time, no bias",
+            (4, 3),
+            lambda k=kind: Calls(_over_time, k(3, 4, bias=False)),
+        )
     for name, options in {
         "plain": {},
         "extra key": {"add_bias_kv": True, "add_zero_attn": True},
@@ -278,6 +291,7 @@ def structures() -> None:
         "no gradient": lambda x, a: a(x) * a(x).detach(),
         "chosen": lambda x, a: torch.where(x > 0, a(x), -x),
         "unused input": lambda x, a: a(torch.ones_like(x)),
+        "spectral norm": lambda x, a: linear(x, a.weight / torch.linalg.matrix_norm(a.weight, 2)),
         "pieces": lambda x, a: torch.cat([a(x).split(2, 1)[1], a(x).chunk(2, 1)[0]], 1),
         "written": lambda x, a: torch.zeros_like(x).index_put((torch.tensor([0]),), a(x)),
     }
@@ -459,11 +473,42 @@ def transformers() -> None:
         )
 
 
+def padded_texts() -> None:
+    """Texts with padding: masks are made from the row."""
+    import transformers as library
+
+    from expost.integrations.transformers import CausalLM, EncoderDecoder, SequenceClassifier
+
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    gpt: dict[str, Any] = {"vocab_size": TOKENS, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    gpt |= ids | {"n_positions": 16, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    bert = {"vocab_size": TOKENS, "hidden_size": 8, "num_hidden_layers": 1, **ids}
+    bert |= {"num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16}
+    bert |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    t5 = {"vocab_size": TOKENS, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    t5 |= {"dropout_rate": 0.0, "pad_token_id": 0, "decoder_start_token_id": 0}
+    texts: dict[str, Factory] = {
+        "padded GPT2": lambda: CausalLM(library.GPT2LMHeadModel(library.GPT2Config(**gpt)), 0),
+        "padded GPT2 classes": lambda: SequenceClassifier(
+            library.GPT2ForSequenceClassification(library.GPT2Config(**gpt)), 0
+        ),
+        "padded Bert classes": lambda: SequenceClassifier(
+            library.BertForSequenceClassification(library.BertConfig(**bert)), 0
+        ),
+        "padded T5": lambda: EncoderDecoder(
+            library.T5ForConditionalGeneration(library.T5Config(**t5)), 0, source=3
+        ),
+    }
+    for name, make in texts.items():
+        add(name, (6,), make, tokens=True)
+
+
 layers()
 structures()
 operations()
 with suppress(ImportError):
     transformers()
+    padded_texts()
 
 
 def rows_of(shape: tuple[int, ...], *, tokens: bool) -> tuple[np.ndarray, list[int]]:

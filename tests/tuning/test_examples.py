@@ -71,6 +71,17 @@ def test_lora_adapters(tmp_path: Path) -> None:
     check_model(out, load("text_lora/model").make, printed)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_causal_model_with_lora_adapters(tmp_path: Path) -> None:
+    for package in ("peft", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    module = load("causal_lm_lora")
+    done = module.main(tmp_path / "adapter", rows=1500)
+    assert 0 < done.spent.epsilon <= 10
+    if done.model is not None:
+        assert done.model.predict(module.notes(200, seed=3)).mean() < 3.3
+
+
 def test_an_opacus_loop(tmp_path: Path) -> None:
     for package in ("opacus", "peft", "transformers"):
         pytest.importorskip(package, reason=f"{package} is not installed")

@@ -41,6 +41,16 @@ def test_bring_your_own_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PureDP" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_from_a_trainer_script_to_a_certificate(tmp_path: Path) -> None:
+    for package in ("peft", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    names = run("text.md", least=1)
+    assert names["tuned"].spent.epsilon <= 12
+    if names["tuned"].model is not None:
+        assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+
 def test_a_fleet_of_ones_own_gives_what_single_runs_do() -> None:
     """The page's fleet, against the page's single runs."""
     from expost import Candidate, RandomDropping, SimulationRandomness

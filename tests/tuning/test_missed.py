@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ZERO_OUT, ApproxDP
 from expost.randomness.source import SimulationRandomness
 from expost.tuning.runs.path_training import TellScore
+from tests.fuzz.command import expost as command
 from tests.tuning.jobs import clouds
 from tests.tuning.jobs import job as grid_job
 from tests.tuning.test_noise_reduction import blobs
@@ -32,12 +31,6 @@ from tests.tuning.test_noise_reduction import job as blobs_job
 from tests.tuning.test_progressive_jobs import job, people
 
 SEEDED: Any = {"randomness": SimulationRandomness(1), "simulation": True}
-
-
-def command(*arguments: str) -> Any:
-    """Run ``expost`` in a process of its own."""
-    line = [sys.executable, "-m", "expost", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 def coins(count: int = 1500) -> tuple[Any, Any]:
@@ -226,8 +219,8 @@ def test_the_command_ends_with_code_5_and_says_what_to_try(tmp_path: Path) -> No
     ]
     out = tmp_path / "out"
     made = command("tune", str(tmp_path / "rows.csv"), *options, "--out", str(out))
-    assert made.returncode == 5, made.stderr
-    said = " ".join((made.stdout + made.stderr).split())
+    assert made.code == 5, made.err
+    said = " ".join(made.text.split())
     assert "Costs at most ε = 1.5" in said
     assert "released as missed" in said
     assert "what to try" in said.lower()
@@ -235,8 +228,8 @@ def test_the_command_ends_with_code_5_and_says_what_to_try(tmp_path: Path) -> No
     assert "between" in said
     assert (out / "missed-model.npz").exists()
     shown = command("certificate", str(out / "release.json"))
-    assert "missed: a model" in " ".join(shown.stdout.split())
-    assert command("certificate", "verify", str(out / "release.json")).returncode == 0
+    assert "missed: a model" in " ".join(shown.out.split())
+    assert command("certificate", "verify", str(out / "release.json")).code == 0
 
 
 def test_a_secret_number_of_rows_is_told_without_an_interval() -> None:

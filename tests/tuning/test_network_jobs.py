@@ -9,12 +9,14 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the torch extra")
 
+import torch
 from torch import nn
 
 import expost
 from expost import SimulationRandomness
 from expost.certificates.verify import run_checks
 from expost.errors import InvalidInput
+from expost.features import Encoder
 
 ROWS = 2400
 
@@ -59,6 +61,27 @@ def test_a_network_stops_when_it_passes():
     other_X, other_y = ring(4000, seed=8)
     assert (result.model.predict(other_X) == other_y).mean() > 0.75
     assert run_checks(json.loads(result.certificate())) == {"price": []}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_other_first_weights_reach_the_goal_too(seed):
+    result = tuned(*ring(), seed=seed, at_least=0.85)
+    assert result.passed
+    assert result.spent.epsilon < 8
+
+
+def test_a_frozen_encoder_is_a_feature_map_for_a_linear_model():
+    """One line; the ring, which no line tells apart, is learned from a public encoder's output."""
+    X, y = ring()
+    torch.manual_seed(0)  # stands for public weights
+    encoder = nn.Sequential(nn.Linear(2, 64), nn.ReLU())
+    facts = {"feature_bounds": [-1, 1], "classes": 2, "at_least": 0.7, "delta": 1e-6}
+    random = SimulationRandomness(1)
+    features = Encoder(encoder, 64, (2,))
+    result = expost.tune(X, y, features=features, simulation=True, randomness=random, **facts)
+    assert result.passed
+    assert result.spent.epsilon < 2
+    assert "public encoder" in result.certificate()
 
 
 def test_the_plan_says_what_is_tried():

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from expost import ZCDP, PureDP, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.sklearn._attempts import FitAndScore, scored
+from expost.sklearn._plan import FitAndScore, scored
 from expost.tuning.model.scoring import Score
 from expost.tuning.request.factories import name_of
 from expost.tuning.request.metrics import RowFunction

@@ -5,14 +5,17 @@ group), ties broken by the group's name. The salt is fresh for each request and 
 groups that a user keeps are a function of this user's rows and the salt only, so one user's
 presence changes nobody else's rows, and at most m values by at most the sensitivity each. This
 holds for every salt and every hash function; a good hash only makes the choice fair. Of a user's
-rows in one group at most ``rows`` are kept (sums and means): those with the smallest hash of (salt,
-user, group, value, occurrence), where occurrence numbers the user's rows of equal value, which
-cannot be told apart. So every user keeps a sample of their own rows without replacement, and
-different users keep different ones. The hash is MD5 of the same bytes in DuckDB, PostgreSQL and
-Spark: one salt gives one answer on every engine.
+rows in one group at most ``rows`` are kept (means, and sums if a number is given): those with the
+smallest hash of (salt, user, group, value, occurrence), where occurrence numbers the user's rows of
+equal value, which cannot be told apart. So every user keeps a sample of their own rows without
+replacement, and different users keep different ones. Otherwise the sum of all of a user's rows in a
+group is clipped to ± ``amount``: a bound on what one person adds to a group, which is far below
+rows times the bound of a value where bounds are wide. The hash is MD5 of the same bytes in DuckDB,
+PostgreSQL and Spark: one salt gives one answer on every engine.
 
-**Caps chosen privately** (:func:`choose_cap`): m, and the rows per user and group. Each user has
-one number: the groups they are in, or the most rows that they have in one group. The exponential
+**Caps chosen privately** (:func:`choose_cap`): m, and the rows or the amount per user and group.
+Each user has one number: the groups they are in, or the most rows (or the largest sum, without its
+sign) that they have in one group. The exponential
 mechanism looks for the least cap that at most a share q of all users is above: its quality is
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
 a user changes either term by at most 1, so accepting c with probability e^{−η(best − quality)/2} is
@@ -95,8 +98,8 @@ class Measure:
     """What is measured per user and group, in integer units of ``grid``.
 
     ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
-    group; None until it has been chosen privately. ``low`` and ``high`` are the public bounds of a
-    value, in grid units.
+    group; None until it has been chosen privately, and for a sum with a cap of the ``amount`` that
+    a user adds to a group. ``low`` and ``high`` are the public bounds of a value, in grid units.
     """
 
     kind: str = "users"
@@ -105,14 +108,22 @@ class Measure:
     grid: Fraction = Fraction(1)
     low: int = 0
     high: int = 1
+    amount: int | None = None
+
+    @property
+    def largest(self) -> int:
+        """The largest value of a row without its sign, in grid units."""
+        return max(abs(self.low), abs(self.high))
 
     @property
     def sensitivity(self) -> int:
         """How much one user can change the value of one group, in grid units."""
+        if self.amount is not None:
+            return self.amount
         assert self.rows is not None
         if self.kind == "mean":  # Σ(v − low) and Σ(high − v) add up to rows·(high − low)
             return self.rows * (self.high - self.low)
-        return self.rows * max(abs(self.low), abs(self.high))
+        return self.rows * self.largest
 
     @property
     def signed(self) -> bool:
@@ -221,6 +232,14 @@ def measured(
         pairs = rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: ibis._.count()})
         kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
         return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
+    if measure.amount is not None:
+        sums = {_FIRST: rows[VALUE].sum(), _WHOLE[0]: rows[WIDE].sum()}
+        pairs = rows.group_by([USER, GROUP]).aggregate(
+            **{name: part.cast("int64") for name, part in sums.items()}
+        )
+        kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
+        shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
+        return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     occurrence = ibis.row_number().over(alike).cast("string")
     rows = rows.mutate(**{_WHO: user_text(rows, collated), _OCCURRENCE: occurrence})
@@ -228,7 +247,7 @@ def measured(
     rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
     rows = rows.mutate(**{_RANK: rank})
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
-    sums: dict[str, Any] = {}
+    sums = {}
     if measure.kind == "mean":
         for name, parts, part in (
             (_FIRST, 0, value - measure.low),
@@ -404,25 +423,39 @@ def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
     )
 
 
-def per_user(rows: Any) -> Any:
-    """Return the query for the number of users by their groups and their most rows in a group."""
+def per_user(rows: Any, amounts: Sequence[int] = ()) -> Any:
+    """Return the query for the number of users by their groups and their most rows in a group.
+
+    With ``amounts``, caps of a sum in ascending order, instead of rows by how many of these the
+    largest sum of the user in a group exceeds.
+    """
     ibis = ibis_module()
-    pairs = rows.group_by([USER, GROUP]).aggregate(expost_rows=ibis._.count())
+    size = rows[VALUE].sum().abs() if amounts else rows.count()
+    pairs = rows.group_by([USER, GROUP]).aggregate(expost_size=size)
     users = pairs.group_by(USER).aggregate(
-        expost_groups=ibis._.count(), expost_rows=ibis._.expost_rows.max()
+        expost_groups=ibis._.count(), expost_size=ibis._.expost_size.max()
     )
-    return users.group_by(["expost_groups", "expost_rows"]).aggregate(expost_users=ibis._.count())
+    if amounts:
+        exceeded = [(users.expost_size > amount).ifelse(1, 0) for amount in amounts]
+        users = users.mutate(expost_size=sum(exceeded[1:], exceeded[0]))
+    return users.group_by(["expost_groups", "expost_size"]).aggregate(expost_users=ibis._.count())
 
 
-def run_per_user(query: Any) -> tuple[dict[int, int], dict[int, int]]:
-    """Run a query of :func:`per_user`: groups → users, and most rows in a group → users."""
+def run_per_user(query: Any, amounts: Sequence[int] = ()) -> tuple[dict[int, int], dict[int, int]]:
+    """Run a query of :func:`per_user`: groups → users, and most rows in a group → users.
+
+    With ``amounts``, amount → users: somebody above the k-th cap and not above the next one has the
+    k-th cap and one more unit.
+    """
     table = fetch(query)
     counted: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for groups, rows, users in zip(
-        table["expost_groups"], table["expost_rows"], table["expost_users"], strict=True
+    for groups, size, users in zip(
+        table["expost_groups"], table["expost_size"], table["expost_users"], strict=True
     ):
+        if amounts:
+            size = amounts[size - 1] + 1 if size else 0
         counted[0][groups] = counted[0].get(groups, 0) + users
-        counted[1][rows] = counted[1].get(rows, 0) + users
+        counted[1][size] = counted[1].get(size, 0) + users
     return counted
 
 
@@ -478,9 +511,9 @@ def choose_cap(
 ) -> int:
     """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
-    ``users``: number (of groups, or of rows) → users. ``favour_small`` proposes c with a public
-    weight of 1/c² instead of 1, so that a small budget does not choose a large cap by chance; a
-    base measure changes no guarantee.
+    ``users``: number (of groups, of rows, or an amount) → users. ``favour_small`` proposes c with a
+    public weight of about 1/c² instead of 1, so that a small budget does not choose a large cap by
+    chance; a base measure changes no guarantee.
     """
     everybody = sum(users.values())
     quality = []
@@ -490,7 +523,8 @@ def choose_cap(
         quality.append(-max(above - share * everybody, share * everybody - before))
         before = above
     best = max(quality)
-    weights = [max(1, 10**9 // cap**2) if favour_small else 1 for cap in candidates]
+    largest = candidates[-1]
+    weights = [(largest // cap) ** 2 if favour_small else 1 for cap in candidates]
     upto = list(accumulate(weights))
     while True:
         index = bisect_right(upto, randomness.below(upto[-1]))
@@ -503,6 +537,17 @@ def cap_candidates(most: int) -> list[int]:
     caps = list(range(1, min(20, most) + 1))
     while caps[-1] < most:
         caps.append(min(most, math.ceil(caps[-1] * 1.1)))
+    return caps
+
+
+def amount_candidates(largest: int) -> list[int]:
+    """Return caps of a sum: one unit, which fits every total that is admitted, and then steps of
+    about a sixth from a 1000th of the largest value of a row to 1000 times that.
+    """
+    most = min(MOST_UNITS, MOST_CAP * largest)
+    caps = [1, max(2, largest // MOST_CAP)]
+    while caps[-1] < most:
+        caps.append(min(most, max(caps[-1] + 1, caps[-1] * 7 // 6)))
     return caps
 
 

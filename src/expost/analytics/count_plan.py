@@ -16,13 +16,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from expost import plots
-from expost.analytics.pricing import AUTO, CheckedCount
+from expost.analytics.pricing import ASSUMED_ROWS, AUTO, CheckedCount
 from expost.analytics.refinement import Job
 from expost.analytics.request import KEYS_CAP, CountRequest, check_request
 from expost.html_tables import HtmlTable, Loss, html_summary
 
-ASSUMED_ROWS = 10  # rows per user and group, where they will be chosen privately
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+MANY_GROUPS = 10**6  # if neither the number of groups nor a cap is known
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,14 @@ def plan_count(
     if not asked.get("private_keys"):  # numbers stand for the groups
         asked["keys"] = [str(number) for number in range(min(groups or 2, 10**5))]
     checked = check_request(None, asked, open_table=False)
-    assumed_rows = ASSUMED_ROWS if checked.chooses_rows else None
-    if checked.chooses_rows:
-        checked = checked.with_rows(ASSUMED_ROWS)
-    known, assumed = groups or 10**6, checked.cap == AUTO
+    assumed_rows = ASSUMED_ROWS if checked.chooses_rows and not checked.caps_amount else None
+    checked = checked.assumed()
+    known, assumed = groups or MANY_GROUPS, checked.cap == AUTO
     most = min(known, KEYS_CAP if assumed else known if checked.cap is None else int(checked.cap))
     job, whole = checked.job(known, most), checked.counting_total(most)
-    least = float(job.rule.least[job.shared]) / checked.finer / checked.measure.sensitivity
+    affordable = np.asarray(job.levels.costs) * most <= float(whole) * (1 + 1e-9)
+    last = int(affordable.sum()) - 1 if affordable.any() else job.shared
+    least = float(job.rule.least[last]) / _per_user(checked, job)
     return QueryPlan(
         tuple(size_plan(size, checked, job, whole) for size in sizes),
         "epsilon" if checked.delta is None else "rho",
@@ -108,7 +109,7 @@ def plan_count(
         most,
         assumed,
         checked.selection(most).threshold if checked.private else None,
-        max(0.0, least * (checked.measure.rows or 1)),
+        max(0.0, least),
         assumed_rows,
     )
 
@@ -124,17 +125,19 @@ def size_plan(size: int, request: CheckedCount, job: Job, whole: Fraction) -> Si
 
 def _cost(size: int, request: CheckedCount, job: Job) -> float | None:
     """The cost of the first look that is good enough for a group of this size."""
-    measure, costs = request.measure, job.levels.costs
-    if measure.kind == "mean":
-        spread = measure.high - measure.low
-        target = request.wanted.plus_minus
-        middle = max(abs(measure.low + measure.high) / 2, spread / 4)
-        wanted = float(target if target is not None else (job.rule.within or 0) * middle)
-        fits = job.rule.least <= wanted * spread * size
-    else:
-        unit = measure.sensitivity / (measure.rows or 1) * request.finer
-        fits = job.rule.least <= size * unit
-    return float(costs[int(np.argmax(fits))]) if bool(fits.any()) else None
+    fits = job.rule.least <= size * _per_user(request, job)
+    return float(job.levels.costs[int(np.argmax(fits))]) if bool(fits.any()) else None
+
+
+def _per_user(request: CheckedCount, job: Job) -> float:
+    """What one user adds to the value to which the levels compare their noise."""
+    measure = request.measure
+    if measure.kind != "mean":
+        return float(measure.sensitivity / (measure.rows or 1) * request.finer)
+    spread = measure.high - measure.low
+    target = request.wanted.plus_minus
+    middle = max(abs(measure.low + measure.high) / 2, spread / 4)
+    return float(target if target is not None else (job.rule.within or 0) * middle) * float(spread)
 
 
 def draw_plan(planned: QueryPlan, path: Path) -> None:

@@ -173,14 +173,9 @@ class CountResult:
 def result_of_release(release: Mapping[str, Any]) -> CountResult:
     """Return the result that was released, from its JSON form and its certificate."""
 
-    def value_of(value: Any) -> Any:
-        if value is None:
-            return math.nan
-        return tuple(value) if isinstance(value, list) else value
-
     def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
         return tuple(
-            Answer(**{name: value_of(value) for name, value in record.items()})
+            Answer(**{name: told_cell(value) for name, value in record.items()})
             for record in records
         )
 
@@ -202,6 +197,11 @@ def result_of_release(release: Mapping[str, Any]) -> CountResult:
         charges=Charges.from_dict(certificate["charges"]),
         outcome=certificate["index"],
     )
+
+
+def told_cell(value: Any) -> Any:
+    """Return a cell of an answer as it was, from JSON."""
+    return math.nan if value is None else tuple(value) if isinstance(value, list) else value
 
 
 def title_words(result: CountResult) -> str:

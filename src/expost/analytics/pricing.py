@@ -16,10 +16,24 @@ from itertools import takewhile
 from typing import Any
 
 from expost.analytics import contribution
-from expost.analytics.contribution import MOST_CAP, MOST_UNITS, Measure, cap_candidates
+from expost.analytics.contribution import (
+    MOST_CAP,
+    MOST_UNITS,
+    GroupValues,
+    Measure,
+    amount_candidates,
+    cap_candidates,
+)
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
-from expost.analytics.refinement import Job, LevelOptions, Wanted, make_job, make_levels
+from expost.analytics.refinement import (
+    GroupPaths,
+    Job,
+    LevelOptions,
+    Wanted,
+    make_job,
+    make_levels,
+)
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
@@ -34,12 +48,30 @@ DROPPED_SHARES = (Fraction(3, 500), Fraction(3, 100), Fraction(2, 25))
 """Parts of the total that the share of dropped pairs may cost: 0.6 % to 8 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
+_FEW = 4  # likewise for sums with a cap of the amount: so many times the cap
+ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
 FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding
 _PARTS = 10**12  # of the worst case; a request is settled at a whole number of them
 THEOREM = (
     "noise reduction per group; a user is in at most m groups, so the charge is the sum of the m "
     "largest group costs (docs/counting.md, What it costs)"
 )
+
+
+@dataclass(frozen=True)
+class KeptPath:
+    """What a later question continues: caps, private values, their noise, and what was paid."""
+
+    most: int | None
+    caps: dict[str, int | None]  # of rows and of the amount, per user and group
+    values: GroupValues
+    path: GroupPaths
+
+    @property
+    def paid(self) -> Fraction:
+        """What was paid for the looks so far."""
+        groups = len(self.values.groups)
+        return self.path.charge(max(1, min(groups, groups if self.most is None else self.most)))
 
 
 @dataclass(frozen=True)
@@ -65,6 +97,8 @@ class CheckedCount:
     one_row: bool = False
     chooses_rows: bool = False
     dropped_price: Fraction | None = None
+    kept: KeptPath | None = field(repr=False, default=None)
+    may_raise_rows: bool = False  # a mean of one row per user, as long as that moves it little
 
     @property
     def law(self) -> str:
@@ -75,6 +109,8 @@ class CheckedCount:
     def guarantee(self) -> Guarantee:
         """What everything released keeps."""
         epsilon = float(self.epsilon)
+        if self.kept is not None:  # with what the earlier questions of its path released
+            epsilon = round_up(self.price + self.paid_before)
         return PureDP(epsilon) if self.delta is None else ApproxDP(epsilon, self.delta)
 
     @property
@@ -99,6 +135,11 @@ class CheckedCount:
         return None if self.keys is None else len(self.keys)
 
     @property
+    def caps_amount(self) -> bool:
+        """Whether what is chosen privately is the amount that a user adds to a group."""
+        return self.chooses_rows and self.measure.kind == "sum"
+
+    @property
     def chooses_cap(self) -> bool:
         """Whether m is chosen privately, and paid for."""
         return self.cap == AUTO and self.most_known != 1
@@ -108,7 +149,7 @@ class CheckedCount:
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
 
     def cost_of_rows(self) -> Fraction:
-        """The price of choosing the rows per user and group."""
+        """The price of choosing the rows or the amount per user and group."""
         return self.total * CAP_SHARE if self.chooses_rows else Fraction(0)
 
     def cost_of_keys(self) -> Fraction:
@@ -134,13 +175,35 @@ class CheckedCount:
         groups = most if most is not None else min(SPREAD, self.most_known or SPREAD)
         if self.measure.kind == "users":
             return groups
+        if self.measure.amount is not None:
+            return max(groups, _FEW) * self.measure.amount
         rows = self.measure.rows or 1
         return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
 
     def counting_total(self, most: int | None) -> Fraction:
-        """What is left for the values themselves."""
+        """What is left for the values themselves; at least what an earlier question paid."""
         caps = self.cost_of_cap() + self.cost_of_rows()
-        return self.total - caps - self.cost_of_keys() - self.cost_of_dropped(most)
+        left = self.total - caps - self.cost_of_keys() - self.cost_of_dropped(most)
+        return max(left, self.paid_before)
+
+    @property
+    def paid_before(self) -> Fraction:
+        """What an earlier question paid for the path that is continued."""
+        return Fraction(0) if self.kept is None else self.kept.paid
+
+    @property
+    def price(self) -> Fraction:
+        """The most that this request may cost, beyond what was paid for its path."""
+        if self.kept is None:
+            return self.total
+        most = self.cap if isinstance(self.cap, int) else None
+        side = self.cost_of_cap() + self.cost_of_rows() + self.cost_of_dropped(most)
+        return side + self.counting_total(most) - self.paid_before
+
+    @property
+    def above(self) -> Fraction:
+        """The share of all users that may be above a cap that is chosen privately."""
+        return Fraction(self.wanted.within or Fraction(1, 10)) / 4
 
     def cap_rate(self) -> Fraction:
         """η of the exponential mechanism that chooses a cap."""
@@ -178,18 +241,27 @@ class CheckedCount:
         )
 
     def rows_that_fit(self, most: int | None) -> list[int]:
-        """The caps of rows that may be chosen: those for which a job can be made."""
-        units = max(
-            abs(self.measure.low), abs(self.measure.high), self.measure.high - self.measure.low
-        )
-        largest = max(1, min(MOST_CAP, MOST_UNITS // max(1, units)))
-        return list(
-            takewhile(lambda rows: self.with_rows(rows)._fits(most), cap_candidates(largest))
-        )
+        """The caps of rows (or amounts) that may be chosen: those for which a job can be made."""
+        units = max(1, self.measure.largest, self.measure.high - self.measure.low)
+        caps = self.amounts or cap_candidates(max(1, min(MOST_CAP, MOST_UNITS // units)))
+        return list(takewhile(lambda cap: self.with_rows(cap)._fits(most), caps))
 
-    def with_rows(self, rows: int) -> CheckedCount:
-        """Return the request with this cap of rows per user and group."""
-        return replace(self, measure=replace(self.measure, rows=rows))
+    def with_rows(self, cap: int) -> CheckedCount:
+        """Return the request with this cap of rows (or of the amount) per user and group."""
+        measure = self.measure
+        capped = replace(measure, amount=cap) if self.caps_amount else replace(measure, rows=cap)
+        return replace(self, measure=capped)
+
+    def assumed(self) -> CheckedCount:
+        """Return the request of a plan: with assumed caps in place of those chosen privately."""
+        if not self.chooses_rows:
+            return self
+        return self.with_rows(self.measure.largest if self.caps_amount else ASSUMED_ROWS)
+
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """The caps of the amount among which one is chosen privately; empty for caps of rows."""
+        return tuple(amount_candidates(self.measure.largest)) if self.caps_amount else ()
 
     def _fits(self, most: int | None) -> bool:
         """Whether the total pays for a first look, by public numbers alone."""
@@ -227,7 +299,14 @@ class CheckedCount:
             "max_group": self.max_group_epsilon and in_unit(self.max_group_epsilon, self.delta),
             "ratio": self.ratio,
             "spaced": self.measure.kind == "mean",
+            "path": None if self.kept is None else self.kept.path.costs,
         }
+
+    @property
+    def keeps_path(self) -> bool:
+        """Whether a later question may continue the noise: counts and sums of given groups."""
+        goal = self.wanted.answered is not None or self.wanted.top is not None
+        return self.delta is None and not self.private and self.measure.kind != "mean" and not goal
 
     @property
     def collated(self) -> bool:
@@ -266,7 +345,7 @@ def price_request(request: CheckedCount, budget_kind: str | None = None) -> Coun
 
 def _charges(request: CheckedCount, budget_kind: str | None) -> Charges:
     if request.delta is None:
-        return Charges.shares(PureDP(round_up(request.total)), _PARTS)
+        return Charges.shares(PureDP(round_up(request.price)), _PARTS)
     if budget_kind in (None, "zcdp", "renyi") and not request.private:
         return Charges.shares(ZCDP(round_up(request.total)), _PARTS)
     whole = request.guarantee
@@ -319,3 +398,57 @@ def source_description(name: str, query: Mapping[str, Any]) -> dict[str, Any]:
     """Return the public description of the source whose digest a ledger stores."""
     columns = [*query["by"], query["user"], query["column"]]
     return {"name": name, "columns": [column for column in columns if column is not None]}
+
+
+def known_share(share: Mapping[str, float], within: float) -> bool:
+    """Whether the share of dropped pairs is known to half of the wanted error."""
+    return share["high"] - share["low"] <= within
+
+
+def too_much_removed(share: Mapping[str, float], within: float) -> bool:
+    """Whether a released share is clearly above half of the wanted error.
+
+    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
+    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
+    """
+    return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
+
+
+def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
+    """The share that caps removed, and the bias that counts against the wanted relative error.
+
+    ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
+    that is known to within the wanted error, else the part of it that is certain at the confidence
+    of the interval. Counts of users are divided by the share of pairs that the cap keeps
+    (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
+    not, a cap may have moved a count by more than the wanted error, and none is answered. Only if
+    the cap was given and a small budget cannot tell, the part that is certain counts, and the
+    answers are those of the table with the cap.
+    """
+    measure, within = request.measure, request.wanted.within
+    kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
+    told = {"of": kinds[measure.kind]} | share
+    if measure.kind == "users":
+        if within is None or request.wanted.top is not None:
+            return told
+        if known_share(share, within) and share["estimate"] <= within / 2:
+            return told | {"corrected": True}
+        unknown = not known_share(share, within) and not too_much_removed(share, within)
+        stated = unknown and not request.chooses_cap
+        return told | {"bias": share["low"] if stated else within}
+    if measure.kind == "mean":
+        spread, error = measure.high - measure.low, told.pop("shift_error")
+        shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
+        asked = request.wanted.plus_minus
+        wanted = float(asked) if asked is not None else (within or 0.0) * abs(centre)
+        counted = shift if spread * error <= wanted else max(0.0, shift - error)
+        unit = float(measure.grid)
+        return told | {"shift": counted * spread * unit, "kept_mean": centre * unit}
+    low, middle, high = (_odds(share[name]) for name in ("low", "estimate", "high"))
+    known = within is None or high - low <= 2 * within
+    return told | {"bias": middle if known else low}
+
+
+def _odds(share: float) -> float:
+    """The removed part as a part of what is kept; a number for JSON even if nothing is kept."""
+    return share / max(1e-9, 1 - share)

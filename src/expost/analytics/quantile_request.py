@@ -22,10 +22,10 @@ from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact
 from expost.tables.typed_columns import check_compiles
 
-EXTREME = 0.001
-"""MIN and MAX are the quantiles at this rank and at 1 less it."""
+EXTREME = Fraction(1, 200)
+"""MIN and MAX in a query are the quantiles at this rank and at 1 less it."""
 _CELLS = 2**15  # cells of the default grid at least
-_MOST_RANKS, _MOST_BINS = 99, 1000
+MOST_RANKS, _MOST_BINS = 99, 1000
 _MOST_CONFIDENCE = 0.999
 _OWN = ("at", "bins", "within_rank", "value_intervals")  # what a mean does not have
 _USUAL_ERROR = 0.02
@@ -142,16 +142,15 @@ def check_quantile(
         raise InvalidInput("column", None, "a quantile needs the column of the values")
     given.setdefault("max_rows_per_user", 1)
     if "grid" not in given and given.get("bounds") is not None:
-        given["grid"] = _default_grid(given["bounds"])
+        given["grid"] = cell_grid(given["bounds"])
     base = check_request(data, {**given, "kind": "mean"}, open_table=open_table)
-    if base.wanted.confidence > _MOST_CONFIDENCE:
-        raise InvalidInput("confidence", base.wanted.confidence, f"give ≤ {_MOST_CONFIDENCE}")
     if base.measure.high - base.measure.low >= MOST_CELLS:
         raise InvalidInput("grid", float(base.measure.grid), "too fine: give at most 2^20 cells")
+    check_sure(base.wanted.confidence)
     checked = CheckedQuantile(
         base,
         _checked_ranks(own["at"], own["bins"]),
-        _checked_error(own["within_rank"], own["bins"]),
+        rank_error(own["within_rank"], own["bins"]),
         _checked_bins(own["bins"], base),
         bool(own["value_intervals"]),
     )
@@ -162,7 +161,13 @@ def check_quantile(
     return checked
 
 
-def _default_grid(bounds: Any) -> Fraction | None:
+def check_sure(confidence: float) -> None:
+    """Refuse a confidence for which the law of the noise is not computed."""
+    if confidence > _MOST_CONFIDENCE:
+        raise InvalidInput("confidence", confidence, f"quantiles need one ≤ {_MOST_CONFIDENCE}")
+
+
+def cell_grid(bounds: Any) -> Fraction | None:
     """1, 2 or 5 times a power of ten with at least 2^15 cells; None for bounds to be refused."""
     try:
         low, high = (exact(end, "bounds") for end in bounds)
@@ -179,8 +184,8 @@ def _checked_ranks(at: Any, bins: Any) -> tuple[Fraction, ...]:
         return () if bins is not None else (Fraction(1, 2),)
     listed = [at] if isinstance(at, (int, float, Fraction, Decimal)) else list(at)
     ranks = [exact(rank, "at").limit_denominator(10**6) for rank in listed]
-    if not ranks or len(ranks) > _MOST_RANKS or len(set(ranks)) != len(ranks):
-        raise InvalidInput("at", at, f"give 1 to {_MOST_RANKS} different ranks")
+    if not ranks or len(ranks) > MOST_RANKS or len(set(ranks)) != len(ranks):
+        raise InvalidInput("at", at, f"give 1 to {MOST_RANKS} different ranks")
     if not all(0 < rank < 1 for rank in ranks):
         raise InvalidInput(
             "at", at, "give ranks between 0 and 1; 0.001 and 0.999 come close to MIN and MAX"
@@ -188,7 +193,7 @@ def _checked_ranks(at: Any, bins: Any) -> tuple[Fraction, ...]:
     return tuple(sorted(ranks))
 
 
-def _checked_error(within: Any, bins: Any) -> float | None:
+def rank_error(within: Any, bins: Any = None) -> float | None:
     """The wanted error of ranks; None if there is no goal."""
     error = _USUAL_ERROR if within is None else float(exact(within, "within_rank"))
     if not 0 <= error < 0.5 or 0 < error < 1e-6:

@@ -40,8 +40,8 @@ from functools import lru_cache
 import numpy as np
 
 from expost.arrays import Integers
+from expost.randomness.samplers import weighted_choice
 from expost.randomness.source import Randomness
-from expost.randomness.weighted_choice import weighted_choice
 from expost.rationals import round_down
 
 MOST_CELLS = 2**20

@@ -21,6 +21,7 @@ from expost._version import __version__
 from expost.analytics import contribution
 from expost.analytics.answer_files import csv_cells, write_document
 from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
+from expost.analytics.count_result import told_cell
 from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of
 from expost.analytics.quantile_request import (
     CheckedQuantile,
@@ -31,6 +32,7 @@ from expost.analytics.quantile_request import (
 from expost.analytics.quantile_run import (
     BinAnswer,
     QuantileAnswer,
+    QuantileJob,
     QuantileRun,
 )
 from expost.analytics.quantile_search import CellCounts, Source
@@ -38,7 +40,7 @@ from expost.analytics.query import Progress, choose_caps
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import Guarantee, persons_words
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.selection.release import SCHEMA
@@ -171,6 +173,29 @@ class QuantileResult:
         return names, rows
 
 
+def quantile_of_release(release: Mapping[str, Any]) -> QuantileResult:
+    """Return the result that was released, from its JSON form and its certificate."""
+
+    def answers(name: str, kind: type[Any]) -> tuple[Any, ...]:
+        records = [
+            {key: told_cell(value) for key, value in answer.items()} for answer in result[name]
+        ]
+        return tuple(kind(**record) for record in records)
+
+    result, certificate = release["result"], release["certificate"]
+    same = ("spent", "remaining", "unit", "within_rank", "confidence", "max_groups_per_user")
+    return QuantileResult(
+        **{name: result[name] for name in (*same, "max_rows_per_user", "keys", "query")},
+        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
+        answers=answers("answers", QuantileAnswer),
+        unanswered=answers("unanswered", QuantileAnswer),
+        histogram=answers("histogram", BinAnswer),
+        guarantee=guarantee_from_dict(result["guarantee"]),
+        charges=Charges.from_dict(certificate["charges"]),
+        outcome=certificate["index"],
+    )
+
+
 def check_quantile_file(path: Path, *, both: bool) -> None:
     """Refuse a file name that cannot hold the answers; ``both`` quantiles and bins: two tables."""
     if path.suffix not in (".csv", ".json"):
@@ -279,17 +304,28 @@ def run_quantile(
     base = choose_caps(request.base, progress, randomness)
     names, rows = _cells(base, progress, randomness)
     job = request.job(base, max(1, len(names)), progress.most)
-    measure = base.measure
-    shown = [tuple(name.split(SEPARATOR)) if len(base.by) > 1 else name for name in names]
-    source = Source(measure.low, measure.high, randomness)
-    progress.run = QuantileRun(job, shown, rows, source)
+    progress.run = quantile_run_of(job, base, names, rows, randomness)
     progress.run.run()
     return _result(request, base, priced, progress, evidence, randomness.simulated)
 
 
+def quantile_run_of(
+    job: QuantileJob,
+    request: CheckedCount,
+    groups: Sequence[str],
+    cells: Mapping[str, CellCounts],
+    randomness: Randomness,
+) -> QuantileRun:
+    """Return the run of a job on the private cells of its groups; absent ones are empty."""
+    measure, empty = request.measure, CellCounts.empty()
+    shown = [tuple(name.split(SEPARATOR)) if len(request.by) > 1 else name for name in groups]
+    source = Source(measure.low, measure.high, randomness)
+    return QuantileRun(job, shown, [cells.get(name, empty) for name in groups], source)
+
+
 def _cells(
     base: CheckedCount, progress: QuantileProgress, randomness: Randomness
-) -> tuple[list[str], list[CellCounts]]:
+) -> tuple[list[str], dict[str, CellCounts]]:
     """The groups and their private counts, after the caps; pays for finding the groups."""
     salt, most = contribution.new_salt(randomness), progress.most
     if most is not None and base.most_known is not None and most >= base.most_known:
@@ -305,8 +341,7 @@ def _cells(
         counts = np.array([users.get(name, 0) for name in names], dtype=np.int64)
         passed = progress.selection.select(counts, randomness)
         names = [name for name, keep in zip(names, passed, strict=True) if keep]
-    empty = CellCounts.empty()
-    return names, [cells.get(name, empty) for name in names]
+    return names, cells
 
 
 def _result(

@@ -17,22 +17,27 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.asked_before import kept_answer
-from expost.analytics.contribution import GROUP, USER, GroupValues
+from expost.analytics.asked_before import KeptAnswer, kept_answer
+from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
     DROPPED_SHARES,
+    REMOVED_SHARE,
     CheckedCount,
+    KeptPath,
     describe_request,
+    known_share,
     outcome_of,
     price_request,
+    removed_by_caps,
     source_description,
+    too_much_removed,
 )
 from expost.analytics.private_keys import KeySelection
-from expost.analytics.refinement import Answer, Refinement
+from expost.analytics.refinement import Answer, GroupPaths, Refinement
 from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
@@ -126,7 +131,8 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         that are not given come from it. Its charge is its own.
     table_version : str, optional
         A name that you give to the present state of the table. With a ledger in a file, the same
-        question on the same version returns the paid answer (``asked_before``), at no charge.
+        question on the same version returns the paid answer (``asked_before``), at no charge; one
+        with a smaller error continues the same noise and pays the difference.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -166,9 +172,11 @@ def sum(data: Any, column: str | None = None, /, **options: Unpack[CountOptions]
         Values are rounded to multiples of it, and noise is exact on them. Default: 1 for whole
         bounds of at most 1024, else the larger bound divided by about 1024 (a power of two).
     max_rows_per_user : int or "auto"
-        How many rows of a user count in one group, a sample of their rows there. By default it is
-        chosen privately (3 % of the budget). What the cap and the bounds remove is estimated (5 %
-        of the budget; ``dropped_share``) and counts against ``within``.
+        How many rows of a user count in one group, a sample of their rows there (of a mean: 1 by
+        default, and chosen privately if one row moves the mean too far). Without it, all rows of
+        a user count in a sum, and what a user adds to a group is clipped to an amount that is
+        chosen privately (3 % of the budget). What caps and bounds remove is estimated (5 % of the
+        budget; ``dropped_share``) and counts against ``within``.
     **options
         The other options of :func:`count`: ``by``, ``user``, ``within`` or ``plus_minus``,
         ``epsilon``, ``delta``, ``keys``, ``private_keys``, ``max_groups_per_user``, ``where``, ….
@@ -206,24 +214,50 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     account.check_simulation(source.simulated)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
-    facts, kept = None, kept_answer(account, data, options, how["table_version"])
+    kept = kept_answer(account, data, options, how["table_version"])
     if kept is not None and how["learn_facts"] is not None:
         raise InvalidInput("table_version", how["table_version"], "it cannot go with learn_facts")
-    if kept is not None and (earlier := kept.find()) is not None:
-        return earlier
+    if kept is None:
+        return _reserve_and_run(data, options, how, account, source)
+    with kept.alone():
+        if (earlier := kept.find()) is not None:
+            return earlier
+        return _reserve_and_run(data, options, how, account, source, kept)
+
+
+def _reserve_and_run(
+    data: Any,
+    options: dict[str, Any],
+    how: Mapping[str, Any],
+    account: Account,
+    source: Randomness,
+    kept: KeptAnswer | None = None,
+) -> CountResult:
+    """Check, open, price, reserve, run and settle; keep what a later question can use."""
+    facts = None
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
     request = check_request(data, options)
+    if kept is not None:
+        request = kept.continued(request)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
     priced, progress = price_request(request, kind), Progress()
     with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
         certificate = None
+        if kept is not None:
+            kept.take_path()  # from here on it is lost, unless this question ends well
         try:
             if how["on_ignored"] is not None:
                 how["on_ignored"](_ignores_rows(request))
             evidence = reserved.evidence()
             result = run_request(
-                request, priced.charges, source, evidence, progress, released=how["released"]
+                request,
+                priced.charges,
+                source,
+                evidence,
+                progress,
+                released=how["released"],
+                keep_path=kept is not None and request.keeps_path,
             )
             if facts is not None:
                 result = replace(result, facts=facts)
@@ -232,7 +266,7 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
         finally:
             reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
     if kept is not None:
-        kept.keep(result)
+        kept.keep(result, progress.kept_path())
     return result
 
 
@@ -247,6 +281,16 @@ class Progress:
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
+    values: GroupValues | None = field(repr=False, default=None)
+    measure: Measure | None = None
+
+    def kept_path(self) -> KeptPath | None:
+        """What a later question can continue."""
+        path = None if self.refinement is None else self.refinement.path
+        if path is None or self.values is None or self.measure is None:
+            return None
+        caps = {"rows": self.measure.rows, "amount": self.measure.amount}
+        return KeptPath(self.most, caps, self.values, path)
 
     @property
     def spent(self) -> Fraction:
@@ -262,6 +306,7 @@ def run_request(
     progress: Progress | None = None,
     *,
     released: Released | None = None,
+    keep_path: bool = False,
 ) -> CountResult:
     """Run a request whose worst case is reserved, and return what it releases.
 
@@ -270,8 +315,9 @@ def run_request(
     """
     progress = Progress() if progress is None else progress
     request = choose_caps(request, progress, randomness)
-    groups, values = _values(request, progress, randomness)
-    refinement = refinement_of(request, progress, groups, values, randomness)
+    request, groups, values = _values(request, progress, randomness)
+    progress.measure = request.measure
+    refinement = refinement_of(request, progress, groups, values, randomness, keep_path=keep_path)
     progress.refinement = refinement
     for answer in refinement:
         progress.answers.append(in_data_units(request, progress, answer))
@@ -282,12 +328,19 @@ def run_request(
 
 def _values(
     request: CheckedCount, progress: Progress, randomness: Randomness
-) -> tuple[list[Any], GroupValues]:
+) -> tuple[CheckedCount, list[Any], GroupValues]:
     """The groups and their private values, after the caps; pays for the share and the groups."""
+    if request.kept is not None:
+        progress.values = kept = request.kept.values
+        if request.cost_of_dropped(progress.most):
+            bound = request.limit(progress.most)
+            progress.side += share_of_removed(request, progress, kept, bound, randomness)
+        return request, list(kept.groups), kept
     if request.from_counts:
         listed = list(request.keys or ())
         numbers = np.array([request.data.get(key, 0) for key in listed], dtype=np.int64)
-        return listed, GroupValues(tuple(listed), numbers)
+        progress.values = GroupValues(tuple(listed), numbers)
+        return request, listed, progress.values
     salt = contribution.new_salt(randomness)
     pairs = contribution.measured(
         request.rows(), request.measure, request.keys, salt, collated=request.collated
@@ -301,15 +354,37 @@ def _values(
     )
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
+        if request.may_raise_rows and _shifted(request, progress.dropped or {}):
+            return _values(_with_more_rows(request, progress, randomness), progress, randomness)
     if request.keys is not None:
-        return list(request.keys), values.on(request.keys)
+        progress.values = values.on(request.keys)
+        return request, list(request.keys), progress.values
     assert progress.most is not None
     progress.selection = request.selection(progress.most)
     progress.side += request.cost_of_keys()
     # The candidates and their counts are those of the rows that are measured, and of no other.
     passed = progress.selection.select(values.users, randomness)
     released = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
-    return released, values.on(released)
+    return request, released, values.on(released)
+
+
+def _shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
+    """Whether a cap moves a mean, by released numbers, by more than half of the wanted error."""
+    asked, grid = request.wanted.plus_minus, float(request.measure.grid)
+    if asked is not None:
+        return bool(share["shift"] > float(asked) * grid / 2)
+    return bool(share["shift"] > (request.wanted.within or 0.0) * abs(share["kept_mean"]) / 2)
+
+
+def _with_more_rows(
+    request: CheckedCount, progress: Progress, randomness: Randomness
+) -> CheckedCount:
+    """The request of a mean whose cap of one row is too small: chosen privately instead."""
+    progress.dropped_price = 2 * request.cost_of_dropped(progress.most)  # looked at twice
+    request = replace(
+        request, chooses_rows=True, may_raise_rows=False, dropped_price=progress.dropped_price
+    )
+    return choose_rows(request, progress, sizes_per_user(request)[1], randomness)
 
 
 def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
@@ -319,19 +394,30 @@ def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomnes
         progress.most = 1
     if not request.chooses_cap and not request.chooses_rows:
         return request
-    usable = contribution.usable(request.rows(), request.measure, request.keys)
-    groups, rows = contribution.run_per_user(contribution.per_user(usable))
-    share, rate = Fraction(request.wanted.within or Fraction(1, 10)) / 4, request.cap_rate()
+    groups, sizes = sizes_per_user(request)
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
-        fit = request.caps_that_fit()
-        progress.most = contribution.choose_cap(groups, fit, share, rate, randomness)
-    if request.chooses_rows:
-        progress.side += request.cost_of_rows()
-        fit = request.rows_that_fit(progress.most)
-        chosen = contribution.choose_cap(rows, fit, share, rate, randomness, favour_small=True)
-        request = request.with_rows(chosen)
-    return request
+        fit, rate = request.caps_that_fit(), request.cap_rate()
+        progress.most = contribution.choose_cap(groups, fit, request.above, rate, randomness)
+    return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
+
+
+def choose_rows(
+    request: CheckedCount, progress: Progress, sizes: dict[int, int], randomness: Randomness
+) -> CheckedCount:
+    """Return the request with a cap of rows, or of the amount, that is chosen privately."""
+    progress.side += request.cost_of_rows()
+    fit, rate = request.rows_that_fit(progress.most), request.cap_rate()
+    return request.with_rows(
+        contribution.choose_cap(sizes, fit, request.above, rate, randomness, favour_small=True)
+    )
+
+
+def sizes_per_user(request: CheckedCount) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how many users have how many groups, and how many rows (or which sum) in one."""
+    usable = contribution.usable(request.rows(), request.measure, request.keys)
+    query = contribution.per_user(usable, request.amounts)
+    return contribution.run_per_user(query, request.amounts)
 
 
 def share_of_removed(
@@ -344,7 +430,7 @@ def share_of_removed(
     """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
     if request.measure.kind != "users":
-        price = request.cost_of_dropped(progress.most)
+        price = request.total * REMOVED_SHARE
         share = contribution.removed_share(
             values, limit, price, request.law, confidence, randomness
         )
@@ -355,9 +441,9 @@ def share_of_removed(
         prices = prices[:1]  # the share is told; nothing depends on it
 
     def enough(told: dict[str, float]) -> bool:
-        if within is None or _too_much(told, within):
+        if within is None or too_much_removed(told, within):
             return True
-        return _known(told, within) and told["estimate"] <= within / 2
+        return known_share(told, within) and told["estimate"] <= within / 2
 
     share, price = contribution.dropped_pairs(
         values, limit, prices, request.law, confidence, enough, randomness
@@ -366,66 +452,16 @@ def share_of_removed(
     return price
 
 
-def _known(share: Mapping[str, float], within: float) -> bool:
-    """Whether the share of dropped pairs is known to half of the wanted error."""
-    return share["high"] - share["low"] <= within
-
-
-def _too_much(share: Mapping[str, float], within: float) -> bool:
-    """Whether a released share is clearly above half of the wanted error.
-
-    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
-    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
-    """
-    return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
-
-
-def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
-    """The share that caps removed, and the bias that counts against the wanted relative error.
-
-    ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
-    that is known to within the wanted error, else the part of it that is certain at the confidence
-    of the interval. Counts of users are divided by the share of pairs that the cap keeps
-    (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
-    not, a cap may have moved a count by more than the wanted error, and none is answered. Only if
-    the cap was given and a small budget cannot tell, the part that is certain counts, and the
-    answers are those of the table with the cap.
-    """
-    measure, within = request.measure, request.wanted.within
-    kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
-    told = {"of": kinds[measure.kind]} | share
-    if measure.kind == "users":
-        if within is None or request.wanted.top is not None:
-            return told
-        if _known(share, within) and share["estimate"] <= within / 2:
-            return told | {"corrected": True}
-        unknown = not _known(share, within) and not _too_much(share, within)
-        stated = unknown and not request.chooses_cap
-        return told | {"bias": share["low"] if stated else within}
-    if measure.kind == "mean":
-        spread, error = measure.high - measure.low, told.pop("shift_error")
-        shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
-        asked = request.wanted.plus_minus
-        wanted = float(asked) if asked is not None else (within or 0.0) * abs(centre)
-        counted = shift if spread * error <= wanted else max(0.0, shift - error)
-        return told | {"shift": counted * spread * float(measure.grid)}
-    low, middle, high = (_odds(share[name]) for name in ("low", "estimate", "high"))
-    known = within is None or high - low <= 2 * within
-    return told | {"bias": middle if known else low}
-
-
-def _odds(share: float) -> float:
-    """The removed part as a part of what is kept; a number for JSON even if nothing is kept."""
-    return share / max(1e-9, 1 - share)
-
-
 def refinement_of(
     request: CheckedCount,
     progress: Progress,
     groups: list[Any],
     values: GroupValues,
     randomness: Randomness,
+    *,
+    keep_path: bool = False,
 ) -> Refinement:
+    """The refinement of these values, on the path of an earlier question if there is one."""
     removed = progress.dropped or {}
     if progress.dropped_price is not None:
         request = replace(request, dropped_price=progress.dropped_price)
@@ -436,9 +472,13 @@ def refinement_of(
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
-    assert job.total + progress.side <= request.total
+    assert job.total + progress.side <= request.price + request.paid_before
     if values.second is None:
-        return Refinement(job, names, values.first * request.finer, randomness)
+        numbers = values.first * request.finer
+        path = None if request.kept is None else request.kept.path
+        if keep_path and path is None:
+            path = GroupPaths.beyond(job.levels, numbers, randomness)
+        return Refinement(job, names, numbers, randomness, path)
     return MeanRefinement(
         job,
         names,
@@ -501,7 +541,7 @@ def _result(
             in_data_units(request, progress, answer) for answer in refinement.unanswered
         ),
         spent=round_up(spent),
-        remaining=round_down(max(Fraction(0), request.total - spent)),
+        remaining=round_down(max(Fraction(0), request.price - spent)),
         unit="epsilon" if request.delta is None else "rho",
         within=wanted.within if wanted.top is None else None,
         plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
@@ -527,11 +567,14 @@ def _result(
 def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
     """What the released share of removed values says, if it is known well enough."""
     within, share = request.wanted.within or 0.1, progress.dropped
-    if share is None or share["estimate"] <= within / 2 or not _too_much(share, within / 2):
+    if share is None or share["estimate"] <= within / 2 or not too_much_removed(share, within / 2):
         return ()
     what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
     caps = [] if progress.most is None else [f"{progress.most} groups per user"]
-    if share["of"] != "pairs":
+    if request.measure.amount is not None:
+        most = float(request.measure.amount * request.measure.grid)
+        caps += [f"{most:,.6g} per user and group"]
+    elif share["of"] != "pairs":
         caps += [f"{request.measure.rows} rows per user and group"]
     mean = request.measure.kind == "mean"
     effect = (
@@ -550,9 +593,13 @@ def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
         "keys": "found privately" if request.private else "listed",
         "groups": None if request.keys is None else len(request.keys),
         "max_rows_per_user": None if request.measure.kind == "users" else request.measure.rows,
+        "max_amount_per_user": None
+        if request.measure.amount is None
+        else float(request.measure.amount * request.measure.grid),
         "rows_chosen_privately": request.chooses_rows,
         "max_groups_per_user": _how_capped(request),
-        "total": round_up(request.total),
+        "total": round_up(request.price),
+        **({"paid_before": float(request.paid_before)} if request.paid_before else {}),
         "noise": request.law,
         "shares": {
             "max_groups_per_user": round_up(request.cost_of_cap()),
@@ -563,12 +610,21 @@ def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
                 else progress.dropped_price
             ),
             "keys": round_up(request.cost_of_keys()),
+            **_cost_of_tests(progress),
         },
     }
 
 
+def _cost_of_tests(progress: Progress) -> dict[str, float]:
+    """What the tests of a top list cost, if there were any."""
+    tests = Fraction(0) if progress.refinement is None else progress.refinement.tested
+    return {"list_tests": round_up(tests)} if tests else {}
+
+
 def _how_capped(request: CheckedCount) -> str:
     """Where m comes from."""
+    if request.kept is not None:
+        return "that of the question that is continued"
     if request.one_row:
         return "declared: one row per user"
     return "chosen privately" if request.chooses_cap else "given"

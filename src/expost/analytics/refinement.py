@@ -36,7 +36,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -57,6 +57,7 @@ from expost.analytics.refinement_noise import (
     single_look,
     spaced_ladder,
 )
+from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
@@ -70,6 +71,7 @@ _LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
 _ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
 _LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
+_PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
 
@@ -114,6 +116,35 @@ class LevelOptions:
     max_group: Fraction | None = None
     ratio: float | None = None
     spaced: bool = False
+    path: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class GroupPaths:
+    """Noisy values of all groups at the costs of a whole path, and what was paid for so far.
+
+    Secret, like the values themselves. ``paid`` is the last step that was looked at, −1 for none.
+    A later question looks further along the same path (``asked_before``).
+    """
+
+    costs: tuple[float, ...]
+    noisy: Floats = field(repr=False)
+    paid: npt.NDArray[np.int64] = field(repr=False)
+
+    @classmethod
+    def beyond(
+        cls, levels: NoiseLevels, values: npt.NDArray[np.int64], randomness: Randomness
+    ) -> GroupPaths:
+        """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
+        last, most = levels.costs[-1], float(_ENOUGH * levels.sensitivity)
+        finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
+        costs = (*levels.costs, *finer)
+        noisy = replace(levels, costs=costs).estimates(values, randomness)
+        return cls(costs, noisy, np.full(len(values), -1))
+
+    def charge(self, most_groups: int) -> Fraction:
+        """Return what was paid for the looks so far: the sum of the m largest group costs."""
+        return Charge(self.costs, len(self.paid), most_groups, path=self).spent
 
 
 @dataclass(frozen=True)
@@ -153,7 +184,7 @@ def make_job(
     levels, shared, most = make_levels(groups, wanted, chosen)
     total, order = chosen.total, chosen.order
     if wanted.top is not None:
-        rule = goals.top_rule(levels, wanted.confidence)
+        rule = goals.top_rule(levels, wanted.confidence, wanted.signed)
         return Job(levels, rule, total, order, most, shared, top=wanted.top)
     if rule_of is not None:
         return Job(levels, rule_of(levels), total, order, most, shared, wanted.answered)
@@ -195,7 +226,7 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
             "epsilon, a coarser grid, or fewer groups (per user)",
         )
     if wanted.plus_minus is not None:
-        levels = _absolute_levels(law, wanted, sensitivity)
+        levels = _absolute_levels(law, wanted, sensitivity, options.path)
         if levels.costs[0] > total:
             raise InvalidInput(
                 "plus_minus",
@@ -206,10 +237,15 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
         return levels, 0, most
     assert wanted.within is not None
     shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
+    if options.path is not None:  # a path that is continued has its levels
+        costs = tuple(cost for cost in options.path if cost <= last) or options.path[:1]
+        level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
+        return LAWS[law](costs, sensitivity), max(0, level), most
     first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
     if wanted.top is not None or goals.one_level_for_all(wanted, groups, most):
         top, normal = wanted.top is not None, law == "gaussian"
-        costs = goals.goal_levels(least, min(last, total / most), top=top, gaussian=normal)
+        share = total / (most + goals.TEST_PART if top else most)
+        costs = goals.goal_levels(least, min(last, share), top=top, gaussian=normal)
         return LAWS[law](costs, sensitivity), len(costs) - 1, most
     if options.ratio is None:
         steps = spaced_ladder if options.spaced else ladder
@@ -230,10 +266,20 @@ def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> 
     return min(costs[law], share / _FIRST_PART)
 
 
-def _absolute_levels(law: str, wanted: Wanted, sensitivity: int) -> NoiseLevels:
-    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection."""
+def _absolute_levels(
+    law: str, wanted: Wanted, sensitivity: int, path: tuple[float, ...] | None = None
+) -> NoiseLevels:
+    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection.
+
+    Of a ``path`` that is continued the cheapest step whose half-width is small enough.
+    """
     assert wanted.plus_minus is not None
     target, miss = float(wanted.plus_minus), np.array([1 - wanted.confidence])
+    for cost in path or ():
+        if half_widths_at(LAWS[law]((cost,), sensitivity), miss)[0] <= target:
+            return LAWS[law]((cost,), sensitivity)
+    if path is not None:
+        raise InvalidInput("plus_minus", target, "the path that is continued ends before")
     low, high = -60.0, 60.0  # of log₂ of the cost
     for _ in range(200):
         middle = (low + high) / 2
@@ -250,14 +296,23 @@ class Charge:
     Costs are floats, that is dyadic rationals: sums are made in integers of their common unit.
     """
 
-    def __init__(self, costs: Sequence[float], groups: int, most_groups: int) -> None:
-        exact = [Fraction(cost) for cost in costs]
+    def __init__(
+        self,
+        costs: Sequence[float],
+        groups: int,
+        most_groups: int,
+        path: GroupPaths | None = None,
+    ) -> None:
+        self.steps = tuple(costs) if path is None else path.costs  # all that may be paid
+        exact = [Fraction(cost) for cost in self.steps]
         self._unit = math.lcm(*(cost.denominator for cost in exact))
         self._costs = [int(cost * self._unit) for cost in exact]
         self._most, self._all = most_groups, most_groups >= groups
         self.level = np.full(groups, -1)
-        self._at = [0] * len(costs)  # groups whose last look is at this level
-        self._sum = 0
+        self._step_of = np.searchsorted(self.steps, costs)  # of each level
+        self.paid = np.full(groups, -1) if path is None else path.paid.copy()  # steps
+        self._at = [int((self.paid == step).sum()) for step in range(len(self.steps))]
+        self._sum = self._largest(self._at)
 
     @property
     def spent(self) -> Fraction:
@@ -266,19 +321,23 @@ class Charge:
 
     def after(self, group: int, level: int) -> Fraction:
         """Return what the charge would be if ``group`` were looked at up to ``level``."""
-        previous = int(self.level[group])
+        previous = int(self.paid[group])
+        step = max(previous, int(self._step_of[level]))
         if self._all:
             old = self._costs[previous] if previous >= 0 else 0
-            return Fraction(self._sum + self._costs[level] - old, self._unit)
+            return Fraction(self._sum + self._costs[step] - old, self._unit)
         at = list(self._at)
         if previous >= 0:
             at[previous] -= 1
-        at[level] += 1
+        at[step] += 1
         return Fraction(self._largest(at), self._unit)
 
     def at_most(self, level: int) -> Fraction:
-        """Return the charge if m groups were at ``level`` and none above: no sum is larger."""
-        return Fraction(min(self._most, len(self.level)) * self._costs[level], self._unit)
+        """Return the charge if all groups were looked at up to ``level``: no sum is larger."""
+        step = int(self._step_of[level])
+        above = self._at[step + 1 :]
+        at = [0] * step + [len(self.paid) - sum(above)] + above
+        return Fraction(self._largest(at), self._unit)
 
     @property
     def free_level(self) -> int:
@@ -292,19 +351,26 @@ class Charge:
 
     def _level_of(self, rank: int) -> int:
         """The level of the most expensive group but ``rank`` − 1, −1 if it was not looked at."""
-        for level in range(len(self._at) - 1, -1, -1):
-            rank -= self._at[level]
+        for step in range(len(self._at) - 1, -1, -1):
+            rank -= self._at[step]
             if rank <= 0:
-                return level
+                return int(self.level_at(step))
         return -1
+
+    def level_at(self, step: Any) -> Any:
+        """The highest level that is paid if this step of the path is."""
+        return np.searchsorted(self._step_of, step, side="right") - 1
 
     def pay(self, groups: npt.NDArray[np.int64], level: int) -> None:
         """Record looks at ``groups`` up to ``level``."""
-        for previous, count in zip(*np.unique(self.level[groups], return_counts=True), strict=True):
+        self.level[groups] = level
+        step = int(self._step_of[level])
+        more = groups[self.paid[groups] < step]
+        for previous, count in zip(*np.unique(self.paid[more], return_counts=True), strict=True):
             if previous >= 0:
                 self._at[previous] -= int(count)
-        self._at[level] += len(groups)
-        self.level[groups] = level
+        self._at[step] += len(more)
+        self.paid[more] = step
         self._sum = self._largest(self._at)
 
     def _largest(self, at: Sequence[int]) -> int:
@@ -331,16 +397,26 @@ class Refinement:
         groups: Sequence[Any],
         values: npt.NDArray[np.int64],
         randomness: Randomness,
+        path: GroupPaths | None = None,
     ) -> None:
-        self.job, self.groups = job, groups
-        self._estimates = job.levels.estimates(values, randomness)
-        self._charge = Charge(job.levels.costs, len(groups), job.most_groups)
+        self.job, self.groups, self._path = job, groups, path
+        costs = job.levels.costs
+        if path is None:
+            self._estimates = job.levels.estimates(values, randomness)
+        else:
+            self._estimates = path.noisy[np.searchsorted(path.costs, costs)]
+        self._charge = Charge(costs, len(groups), job.most_groups, path)
+        self._before = self._charge.spent  # by earlier questions on the same path
         self._stopped: dict[int, int] = {}  # group → the level at which it was good enough
         self._answered: dict[int, None] = {}  # in order
         self._free = np.zeros(len(groups), dtype=bool)  # published by the looks of the others
         self._refused = False
         self._weighed = np.zeros(len(groups), dtype=bool)  # may have changed a refusal
+        if self._before:  # which level is the last one may depend on earlier looks
+            self._weighed[:] = True
         self._single, self._single_least = single_look(job.levels, job.rule)
+        self._values, self._randomness = values, randomness  # for the tests of top lists
+        self._tests = goals.ListTests(job.levels, job.rule, job.most_groups)
 
     def __iter__(self) -> Iterator[Answer]:
         for group in self._walk():
@@ -358,13 +434,26 @@ class Refinement:
 
     @property
     def spent(self) -> Fraction:
-        """What has been looked at so far, exactly: the sum of the m largest."""
-        return self._charge.spent
+        """What has been bought so far, exactly: the sum of the m largest, and tests of lists.
+
+        On a path that is continued: what the sum has grown by.
+        """
+        return self._charge.spent - self._before + self._tests.spent
+
+    @property
+    def tested(self) -> Fraction:
+        """What the tests of lists cost so far."""
+        return self._tests.spent
 
     @property
     def remaining(self) -> Fraction:
         """What is left of the total."""
-        return self.job.total - self.spent
+        return self.job.total - self._before - self.spent
+
+    @property
+    def path(self) -> GroupPaths | None:
+        """The path with what is paid now, to be kept for later questions."""
+        return self._path and replace(self._path, paid=self._charge.paid.copy())
 
     @property
     def unanswered(self) -> list[Answer]:
@@ -400,7 +489,9 @@ class Refinement:
         """Look at all groups, level by level, as far as the total allows."""
         everybody = np.arange(len(self.groups))
         for level in range(len(self.job.levels.costs)):
-            if not len(everybody) or self._charge.at_most(level) > self.job.total:
+            if not len(everybody):
+                return
+            if self._charge.at_most(level) + self._tests.spent > self.job.total:
                 return
             self._charge.pay(everybody, level)
             yield level
@@ -416,21 +507,24 @@ class Refinement:
         self._weighed |= goals.late_groups(passed, enough)
 
     def _until_top(self, size: int) -> Iterator[int]:
-        """Stop when the largest groups stand clear of the others (``goals``)."""
+        """Stop when a list of the largest groups has passed a test (``goals``)."""
         self._weighed[:] = True
-        least = self.job.rule.least
         for level in self._look_at_all():
-            order = np.argsort(-self._estimates[level], kind="stable")
-            values = self._estimates[level][order]
-            if values[size - 1] - values[size] >= least[level]:
+            estimates = self._estimates[level]
+            order = np.argsort(-estimates, kind="stable")
+            listed = frozenset(order[:size].tolist())
+            gap = float(estimates[order[size - 1]] - estimates[order[size]])
+            cost = self._tests.cost(listed, gap, level, self.remaining)
+            if cost and self._tests.passes(listed, self._values, cost, self._randomness):
                 yield from (int(group) for group in order[:size])
                 return
 
     def _answer(self, group: int) -> Answer:
         level, rule = int(self._charge.level[group]), self.job.rule
+        paid = int(self._charge.paid[group])
+        cost = self._charge.steps[paid] if paid >= 0 else 0.0
         if level < 0:
-            return Answer(self.groups[group], math.nan, -math.inf, math.inf, 0.0)
-        cost = self.job.levels.costs[level]
+            return Answer(self.groups[group], math.nan, -math.inf, math.inf, cost)
         width = float((self._single if self._free[group] else rule.open_half_widths)[level])
         stopped = None if self._free[group] else self._stopped.get(group)
         if stopped is not None and rule.half_widths[stopped] <= width:
@@ -507,8 +601,10 @@ class Refinement:
         """
         finest = self._charge.free_level
         self._charge.pay(np.flatnonzero(self._free & (self._charge.level < finest)), finest)
-        for level in range(finest + 1):
-            behind = np.flatnonzero(self._charge.level < level)
+        before = self._charge.level_at(self._charge.paid)  # also what earlier questions paid
+        last = np.maximum(finest, before)
+        for level in range(int(last.max(initial=-1)) + 1):
+            behind = np.flatnonzero((self._charge.level < level) & (last >= level))
             self._charge.pay(behind, level)
             open_ones = np.array([g for g in behind if g not in self._stopped], dtype=np.int64)
             good = self._good(level, open_ones)

@@ -15,28 +15,27 @@ g does not pass at S, then S is the first level at which b others pass, and a si
 for g, too. Only groups that pass and are not late are called answered; late groups have intervals
 that hold at all levels at once. b is K + 1 because mostly one group is late.
 
-**The k largest groups** (``top``, Laplace noise of scale s). Write A for the set of the k largest
-estimates at a level, T for the k largest values, and gap for the distance between the k-th and the
-next estimate. For t ≥ 4s
+**The k largest groups** (``top``). The k largest estimates of a level propose a list A. Whether it
+is right is tested. Write y for the values and
 
-    P(gap ≥ t and A ≠ T) ≤ g(t/s) · P(A ≠ T),  g(t) = 1.001·(1 + 2t/3)·e^{−t}.
+    q(A) = min_{i in A} y_i − max_{j not in A} y_j.
 
-*Proof.* Let s = 1. The events A = A₀ are disjoint: fix A₀ ≠ T and groups i in A₀ but not in T, j in
-T but not in A₀, so y_j ≥ y_i. Fix the noise of all groups but i and j, and put x = z_i, w = −z_j,
-two independent Laplace variables. A = A₀ says x ≥ α, w ≥ β and x + w ≥ γ, γ = y_j − y_i ≥ 0, where
-α and β come from the other groups; with the gap each of the three bounds rises by t. Write φ(u) =
-P(x ≥ u), so φ(u + t) = e^{−t}φ(u) for u ≥ 0, and compare the integrals over w of φ(max(α, γ − w)).
-Where max(α, γ − w) ≥ 0 the integrand falls by the factor e^{−t}. Elsewhere w = γ + v with v ≥ 0 and
-a = −α ≥ 0. If β ≤ γ the integrals are e^{−γ}/2 times N(a) = ∫e^{−v}φ(t − min(a, v))dv at most, and
-D(a) = ∫e^{−v}φ(−min(a, v))dv = 3/4 − e^{−2a}/4. For a ≤ t, N(a) = e^{−t}(1 + a)/2, and N/D ≤
-e^{−t}(1 + t)/1.5 · 1/(1 − e^{−2a}/3) is at most g(t) (a = 0: e^{−t}; it grows with a). For a > t, N
-≤ e^{−t}(t/2 + 3/4) and D ≥ 3/4 − e^{−2t}/4: N/D ≤ (1 + 2t/3)e^{−t}/(1 − e^{−2t}/3) ≤ g(t). If β >
-γ, N is at most e^{−(β−γ)−t} and D at least e^{−(β−γ)}/2: N/D ≤ 2e^{−t}. Sum over A₀. ∎
+A is right (ties may be listed in either order) exactly if q(A) ≥ 0. *Sensitivity.* A person adds to
+every value something between 0 and Δ, in any number of groups. Both the minimum and the maximum
+rise by 0 to Δ, so q(A) moves by at most Δ: a test of q(A) costs what a look at **one** group costs,
+not m. Where values may be negative it moves by at most 2Δ. *Test* number j: q(A) plus fresh noise
+is at least h, where noise of this scale is above h with probability at most α_j. A and the scale of
+the noise are chosen from released values. *Confidence.* Given all that happened before test j, a
+wrong list has q(A) < 0 and passes with probability at most α_j. So P(a list is stated and wrong) ≤
+Σ α_j ≤ 1 − confidence, for every table, any number of groups and levels, and wherever the job
+stops. *Charge.* Looks and tests are composed adaptively: m times the cost of the last level and the
+costs of all tests (``Refinement.spent``), which never exceed the total.
 
-Discrete noise is within 1 of continuous noise in a common draw (``means``), so a gap of t + 2 is
-asked for. Each level has an equal share of 1 − confidence; so P(the list is stated and wrong) ≤ 1 −
-confidence, wherever the job stops. Values that tie may be listed in either order.
-Tests: ``tests/analytics/test_refinement_goals.py`` (exact laws of small jobs, simulation, mutants).
+A test is made when the gap between the k-th and the next estimate is large compared with the noise
+(the fewer groups a person is in, the dearer is a test, and the larger the gap), with noise that a
+list with this gap would mostly pass. The same list is tested again at twice the cost only.
+Tests: ``tests/analytics/test_refinement_goals.py`` (coverage on hostile tables, joint law of small
+jobs by enumeration, mutants).
 """
 
 from __future__ import annotations
@@ -54,15 +53,19 @@ from expost.analytics.refinement_noise import (
     StoppingRule,
     geometric_grid,
     half_width,
+    half_widths_at,
     simultaneous_half_width,
 )
+from expost.randomness.source import Randomness
 from expost.rationals import round_down
 
 SINGLE, TOP = "single", "top"
 _RANGE, _RATIO = 32, 1.015  # levels of ``answered``: from a 32nd of what all can afford
 _GAUSSIAN_RATIO = 1.05  # of ρ; each level is a draw of its own
-_TOP_RANGE, _TOP_RATIO = 32, 1.3
-_LEAST_GAP = 4.0  # in scales; the proof needs it
+_TOP_RANGE, _TOP_RATIO = 64, 1.1
+TEST_PART = 3  # of the total is kept for tests: as much as the looks at three groups
+_FIRST_TEST = 0.7  # of 1 − confidence; later tests have 0.3 of what the one before had
+_CLEAR, _BELOW = 1.0, 0.5  # noises that a test leaves for its own noise and that of the gap
 
 
 def one_level_for_all(wanted: Any, groups: int, most: int) -> bool:
@@ -75,7 +78,8 @@ def goal_levels(
 ) -> tuple[float, ...]:
     """Return the levels up to what all groups can afford."""
     reach, ratio = (_TOP_RANGE, _TOP_RATIO) if top else (_RANGE, _RATIO)
-    ratio = _GAUSSIAN_RATIO if gaussian else ratio
+    if gaussian:  # costs are squares
+        reach, ratio = (reach**2, ratio**2) if top else (reach, _GAUSSIAN_RATIO)
     first = max(least, shared / reach)
     return geometric_grid(round_down(min(first, shared)), round_down(shared), ratio)
 
@@ -101,23 +105,56 @@ def late_groups(passed: Sequence[npt.NDArray[np.bool_]], enough: int) -> npt.NDA
     return late
 
 
-def top_rule(levels: NoiseLevels, confidence: float) -> StoppingRule:
-    """Return the rule of ``top``: ``least`` holds the gaps that state the list."""
-    share = (1 - confidence) / len(levels.costs)
-    gaps = levels.scales * _least_gap(share) + 2
+def top_rule(levels: NoiseLevels, confidence: float, signed: bool) -> StoppingRule:
+    """Return the rule of ``top``: no group stops by itself, intervals hold at all levels."""
+    never = np.full(len(levels.costs), math.inf)
     everywhere = simultaneous_half_width(levels, confidence)
-    return StoppingRule(None, confidence, TOP, 1.0, gaps, everywhere, everywhere, True)
+    return StoppingRule(None, confidence, TOP, 1.0, never, everywhere, everywhere, signed)
 
 
-def wrong_list(gap: float) -> float:
-    """Return g: a bound of P(the list is stated and wrong) for a gap in scales of the noise."""
-    return 1.001 * (1 + 2 * gap / 3) * math.exp(-gap) if gap >= _LEAST_GAP else 1.0
+class ListTests:
+    """The tests of one job: when the next one is made, what it costs, and whether a list passes."""
 
+    def __init__(self, levels: NoiseLevels, rule: StoppingRule, most: int) -> None:
+        self._levels, self._sensitivity = levels, levels.sensitivity * (2 if rule.signed else 1)
+        self._miss = (1 - rule.confidence) * _FIRST_TEST  # α_j of the next test
+        self._gap = 1.5 + 1.5 / most
+        self._most, self._last = most, (frozenset[int](), Fraction(0))
+        self.spent = Fraction(0)
 
-def _least_gap(chance: float) -> float:
-    """The gap, in scales, at which the bound is at most ``chance``; rounded up."""
-    low, high = _LEAST_GAP, 1000.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if wrong_list(middle) <= chance else (middle, high)
-    return high
+    def cost(self, listed: frozenset[int], gap: float, level: int, room: Fraction) -> Fraction:
+        """Return what a test of this list should cost now; 0 to wait, never more than ``room``."""
+        scale, price = float(self._levels.scales[level]), self._levels.costs[level]
+        if gap < self._gap * scale:
+            return Fraction(0)
+        noise = (gap - _BELOW * scale) / (self._noises(level) + _CLEAR)
+        wanted = self._sensitivity / noise
+        wanted = wanted if self._levels.law == "laplace" else wanted**2 / 2
+        cost = Fraction(max(wanted, self._levels.costs[0]))
+        if listed == self._last[0] and cost < 2 * self._last[1]:
+            cost = 2 * self._last[1]
+            if cost > (1 + Fraction(self._most, 2)) * Fraction(price):
+                return Fraction(0)
+        return Fraction(round_down(min(cost, room))) if 2 * room >= cost else Fraction(0)
+
+    def passes(
+        self,
+        listed: frozenset[int],
+        values: npt.NDArray[np.int64],
+        cost: Fraction,
+        randomness: Randomness,
+    ) -> bool:
+        """Test a list and pay for it: whether q plus noise is at least h."""
+        inside = np.isin(np.arange(len(values)), list(listed))
+        q = int(values[inside].min()) - int(values[~inside].max())
+        noise = type(self._levels)((float(cost),), self._sensitivity)
+        self.spent += cost
+        least = half_widths_at(noise, np.array([2 * self._miss]))[0]
+        self._miss *= 1 - _FIRST_TEST
+        self._last = listed, cost
+        return bool(noise.estimates(np.array([q], dtype=np.int64), randomness)[0, 0] >= least)
+
+    def _noises(self, level: int) -> float:
+        """The half-width h of the next test, in scales of its noise."""
+        widths = half_widths_at(self._levels, np.full(len(self._levels.costs), 2 * self._miss))
+        return float(widths[level] / self._levels.scales[level])

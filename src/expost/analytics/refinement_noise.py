@@ -66,7 +66,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil, log
 from statistics import NormalDist
@@ -173,7 +173,7 @@ class LaplaceLevels(NoiseLevels):
 
     law = "laplace"
 
-    @property
+    @cached_property
     def scales(self) -> Floats:
         return self.sensitivity / np.array(self.costs)
 
@@ -191,7 +191,7 @@ class GaussianLevels(NoiseLevels):
 
     law = "gaussian"
 
-    @property
+    @cached_property
     def scales(self) -> Floats:
         return self.sensitivity * np.sqrt(0.5 / np.array(self.costs))
 
@@ -388,7 +388,9 @@ def check_within(within: float) -> None:
     """Refuse a relative error that is no relative error."""
     if not _LEAST_WITHIN <= within < 1:
         raise InvalidInput(
-            "within", within, f"give a relative error of at least {_LEAST_WITHIN:g} and below 1"
+            "within",
+            within,
+            f"give a relative error of at least {_LEAST_WITHIN:g} and below 1; 5 % is 0.05",
         )
 
 

@@ -115,7 +115,8 @@ class CountRequest(TypedDict, total=False):
         int | str | None,
         RequestSetting(
             "Rows of a person that count in one group: a number, or auto (chosen privately). "
-            "Default: 10 for rows, auto for sums and means.",
+            "Default: 10 for rows, 1 for means; in a sum all rows of a person count, up to an "
+            "amount that is chosen privately.",
             True,
             _COUNT,
         ),
@@ -242,6 +243,8 @@ def measure_of(asked: Mapping[str, Any]) -> Measure:
     if kind in ("sum", "mean"):
         if asked["count_rows"]:
             raise InvalidInput("count_rows", f"with a {kind}", "ask for one of them")
+        if kind == "mean" and rows is None:
+            rows = 1  # the noise is that of one row; the difference that this makes is estimated
         return _value_measure(kind, asked["column"], asked["bounds"], asked["grid"], rows)
     if kind != "count":
         raise InvalidInput("kind", kind, "give 'count', 'sum' or 'mean'")
@@ -267,7 +270,9 @@ def _value_measure(
     if column is None:
         raise InvalidInput("column", None, f"a {kind} needs the column of the values")
     if bounds is None or isinstance(bounds, (str, bytes)) or len(tuple(bounds)) != 2:
-        raise InvalidInput("bounds", bounds, "give a lower and an upper bound, public ones")
+        raise InvalidInput(
+            "bounds", bounds, "give public bounds, LOW:HIGH (--bounds 0:500, bounds=(0, 500))"
+        )
     low, high = (exact(end, "bounds") for end in bounds)
     if not low < high:
         raise InvalidInput("bounds", bounds, "the lower bound must be below the upper one")
@@ -338,7 +343,11 @@ def check_request(
         source=_source_name(data, asked["table"]),
         one_row=bool(asked["one_row_per_user"]),
         chooses_rows=measure.rows is None,
+        may_raise_rows=measure.kind == "mean"
+        and asked["max_rows_per_user"] is None
+        and not asked["one_row_per_user"],
     )
+    _check_top(checked)
     _try_jobs(checked)
     if isinstance(data, Mapping):
         if measure.kind != "users" or by or checked.where:
@@ -362,6 +371,7 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     else:
         table = as_table(data, used)
     opened = replace(request, table=table, keys=typed_keys(request, table, asked["keys"] or ()))
+    _check_top(opened)
     trial = opened.with_rows(1) if opened.chooses_rows else opened
     pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
     check_compiles(contribution.totals(pairs, 2, "0", 2, collated=opened.collated))
@@ -390,6 +400,12 @@ def _wanted(measure: Measure, asked: Mapping[str, Any]) -> Wanted:
     return Wanted(float(relative), None, float(confidence), rule, measure.signed, answered)
 
 
+def _check_top(request: CheckedCount) -> None:
+    """Refuse a top list that would hold all groups."""
+    if request.wanted.top is not None and request.wanted.top >= len(request.keys or ()):
+        raise InvalidInput("top", request.wanted.top, "name fewer than there are groups")
+
+
 def _goals(measure: Measure, asked: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """The goals of the whole job: how many groups must be answered, or how many are the top."""
     given = {
@@ -398,12 +414,9 @@ def _goals(measure: Measure, asked: Mapping[str, Any]) -> tuple[int | None, int 
     }
     others = ("within", "plus_minus", "answered")
     clash = [name for name in others if asked[name] is not None]
-    if given["top"] is not None:
-        if clash or measure.kind == "mean" or asked["delta"] is not None:
-            what = f"with {clash[0]}" if clash else "with a mean or a delta"
-            raise InvalidInput("top", what, "a top list has a confidence only, of counts and sums")
-        if asked["keys"] is not None and given["top"] >= len(asked["keys"]):
-            raise InvalidInput("top", given["top"], "name fewer than there are groups")
+    if given["top"] is not None and (clash or measure.kind == "mean" or asked["private_keys"]):
+        what = f"with {clash[0]}" if clash else "with a mean or with private_keys"
+        raise InvalidInput("top", what, "a top list has a confidence only, of counts and sums")
     if given["answered"] is not None and (asked["plus_minus"] is not None or asked["ratio"]):
         raise InvalidInput("answered", given["answered"], "it belongs to within, without a ratio")
     return given["answered"], given["top"]
@@ -471,7 +484,9 @@ def _checked_keys(
         raise InvalidInput("keys", "a list and private_keys", "give one of the two")
     if private_keys:
         if delta is None:
-            raise InvalidInput("delta", None, "finding groups privately needs a δ > 0")
+            raise InvalidInput(
+                "delta", None, "finding groups privately needs a δ > 0, for example 1e-6"
+            )
         if isinstance(data, Mapping):
             raise InvalidInput(
                 "private_keys", True, "counts do not say who is in which group; give the table"
@@ -486,8 +501,8 @@ def _checked_keys(
         raise InvalidInput(
             "keys",
             None,
-            "which groups exist is private too: list them (keys, --keys FILE), or find them "
-            "privately (--private-keys with a --delta, or --learn-facts 0.2)",
+            "which groups exist is protected, too: list them from public knowledge (keys, --keys "
+            "FILE), or find them privately (--private-keys with a --delta, or --learn-facts 0.2)",
         )
     if isinstance(keys, str) or not len(keys):
         raise InvalidInput("keys", keys, "give a non-empty list of group names")

@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from expost.analytics.sql_arithmetic import LISTED, RowArithmetic
 from expost.analytics.sql_cells import (
     DAY,
     LARGEST,
     LEAST_SIZE,
+    LISTED,
     MOMENT,
     MOST_SIZE,
     NULL,
@@ -36,6 +36,7 @@ from expost.analytics.sql_cells import (
     SMALLEST,
     TEXT,
     TRUTH,
+    RowArithmetic,
     TypedCell,
     as_day,
     as_moment,

@@ -49,7 +49,8 @@ class JoinedTable:
 class Aggregate:
     """What is measured in each group: ``function`` of ``value`` in the rows ``where``.
 
-    ``function`` is rows, distinct, sum, avg, var, stddev or quantile, ``at`` of a quantile.
+    ``function`` is rows, distinct, sum, avg, var, stddev or quantile, whose rank is ``at``: 0 is
+    MIN, 1 is MAX.
     """
 
     function: str
@@ -478,7 +479,7 @@ class _Reader:
         extra = [
             name
             for name, value in node.args.items()
-            if value and name not in ("this", "big_int", "expression")
+            if value and name not in ("this", "big_int", "expression", "quantile")
         ]
         if inner is None or extra:
             raise refused(type(node).__name__.upper(), "give one expression inside the brackets")
@@ -515,7 +516,8 @@ class _Reader:
         return self._made("rows", None, parsed_expression(self._argument(node)))
 
     def _quantile(self, node: Any) -> Aggregate:
-        return Aggregate("quantile", self._argument(node), None, self._share(node.expression))
+        rank = node.args.get("quantile") or node.args.get("expression")
+        return Aggregate("quantile", self._argument(node), None, self._share(rank))
 
     def _within_group(self, node: Any) -> Aggregate:
         exp, inner = self._exp, node.this
@@ -526,7 +528,7 @@ class _Reader:
         share = self._share(inner.this)
         if self._is_aggregate(order[0]):
             raise refused("WITHIN GROUP", "an aggregate inside another one is not answered")
-        at = 1 - share if order[0].args.get("desc") else share
+        at = round(1 - share, 12) if order[0].args.get("desc") else share
         return Aggregate("quantile", sql_text(order[0].this), None, at)
 
     def _share(self, node: Any) -> float:
@@ -537,6 +539,8 @@ class _Reader:
             share = -1.0
         if not 0 <= share <= 1:
             raise refused("PERCENTILE", "give one rank between 0 and 1, as a number")
+        if 0 < min(share, 1 - share) < 1e-6:
+            raise refused("PERCENTILE", "give a rank from 0.000001 to 0.999999, or MIN and MAX")
         return share
 
 
@@ -574,4 +578,5 @@ _FUNCTIONS: Mapping[str, Callable[[_Reader, Any], Aggregate]] = {
     "PercentileCont": _Reader._quantile,
     "PercentileDisc": _Reader._quantile,
     "Quantile": _Reader._quantile,
+    "ApproxQuantile": _Reader._quantile,
 }

@@ -5,12 +5,14 @@ Tests: ``tests/analytics/test_sql_run.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Unpack
 
-from expost.analytics.count_plan import ASSUMED_ROWS, SIZES, SizePlan, size_plan
+from expost.analytics.count_plan import SIZES, SizePlan, size_plan
 from expost.analytics.pricing import AUTO
+from expost.analytics.quantile_run import QuantileJob, plan_attempt
 from expost.analytics.request import KEYS_CAP
 from expost.analytics.sql_request import SqlRequest, check_query
 
@@ -56,7 +58,17 @@ class SqlPlan:
         }
 
 
-def plan_query(question: Any, /, **request: Unpack[SqlRequest]) -> SqlPlan:
+def _quantile_plan(size: int, job: QuantileJob) -> SizePlan:
+    """What an attempt at all ranks of a group of this size costs."""
+    cost = plan_attempt(job, job.ranks, size, 1 - job.confidence).cost
+    if cost * job.most_groups <= job.total:
+        return SizePlan(size, float(cost), None)
+    return SizePlan(size, float(cost) if cost <= job.total else None, int(job.total / cost))
+
+
+def plan_query(
+    question: Any, /, *, sizes: Sequence[int] = SIZES, **request: Unpack[SqlRequest]
+) -> SqlPlan:
     """Plan a query: the share of every aggregate, and what groups of some sizes would need.
 
     Caps that will be chosen privately are assumed: 10 groups per person and 10 rows per person and
@@ -68,13 +80,18 @@ def plan_query(question: Any, /, **request: Unpack[SqlRequest]) -> SqlPlan:
     assumed = base.cap == AUTO
     most = min(known, KEYS_CAP if assumed else known if base.cap is None else int(base.cap))
     parts = []
-    for part, asked in zip(checked.compiled.parts, checked.requests, strict=True):
+    for number, part in enumerate(checked.compiled.parts):
+        asked = checked.requests[number]
         share: Fraction = asked.total
-        if asked.chooses_rows:
-            asked = asked.with_rows(ASSUMED_ROWS)
-        job, whole = asked.job(known, most), asked.counting_total(most)
-        sizes = tuple(size_plan(size, asked, job, whole) for size in SIZES)
-        parts.append(PartPlan(part.label, float(share), sizes))
+        asked = asked.assumed()
+        if part.ranks:
+            capped = replace(asked, cap=most, keys=asked.keys or ("all",), chooses_rows=False)
+            attempt = checked.quantile(number, capped).job(capped, known, most)
+            planned = tuple(_quantile_plan(size, attempt) for size in sizes)
+        else:
+            job, whole = asked.job(known, most), asked.counting_total(most)
+            planned = tuple(size_plan(size, asked, job, whole) for size in sizes)
+        parts.append(PartPlan(part.label, float(share), planned))
     return SqlPlan(
         "epsilon" if base.delta is None else "rho",
         float(base.total),

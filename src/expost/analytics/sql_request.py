@@ -7,14 +7,20 @@ levels of every part. It reads no private row. Tests: ``tests/analytics/test_sql
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Annotated, Any, TypedDict
 
 from expost.analytics import contribution
+from expost.analytics.cell_counts import count_cells, kept_rows
 from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount
+from expost.analytics.quantile_request import CheckedQuantile, cell_grid, check_sure, rank_error
+from expost.analytics.quantile_run import plan_attempt
 from expost.analytics.request import RequestSetting, check_request, typed_keys
+from expost.analytics.sql_ibis import text_of_expression
 from expost.analytics.sql_parser import parse_question
 from expost.analytics.sql_question import (
     PERSON,
@@ -31,6 +37,7 @@ from expost.tables.typed_columns import check_compiles
 
 _ASSUMED_ROWS = 4  # rows per person and group, for the shares, where they are chosen privately
 _FINER = 4  # a variance needs its two means this much finer
+_LARGE = 10_000  # persons of a group for which quantiles are weighed against counts
 _MOST_PARTS = 20
 
 
@@ -44,6 +51,7 @@ class SqlRequest(TypedDict, total=False):
             "its name (orders.csv: orders), or NAME=FILE."
         ),
     ]
+    delimiter: Annotated[str | None, RequestSetting("Delimiter of a private text file.")]
     user: Annotated[str | None, RequestSetting("Column of the person in the private table.")]
     public: Annotated[
         Sequence[str], RequestSetting("A joined table that is public; repeat it for several.")
@@ -52,6 +60,9 @@ class SqlRequest(TypedDict, total=False):
     delta: Annotated[float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.")]
     within: Annotated[float | None, RequestSetting("Wanted relative error (default 0.1).")]
     plus_minus: Annotated[float | None, RequestSetting("Wanted absolute error instead.")]
+    within_rank: Annotated[
+        float | None, RequestSetting("Wanted error of the ranks of quantiles (default 0.02).")
+    ]
     confidence: Annotated[float, RequestSetting("Coverage of the intervals (default 0.9).")]
     bounds: Annotated[
         Mapping[str, Any] | None,
@@ -72,7 +83,10 @@ class SqlRequest(TypedDict, total=False):
     ]
     max_rows_per_user: Annotated[
         int | str | None,
-        RequestSetting("Rows of a person that count in one group: a number, or auto (default)."),
+        RequestSetting(
+            "Rows of a person that count in one group: a number, or auto. Default: 1 for averages, "
+            "auto for COUNT; in a SUM all rows count, up to an amount that is chosen privately."
+        ),
     ]
     one_row_per_user: Annotated[
         bool, RequestSetting("Declare that the table has one row per person.")
@@ -104,6 +118,7 @@ class CheckedQuery:
     confidence: float
     within: float | None
     plus_minus: float | None
+    within_rank: float | None
 
     @staticmethod
     def persons_of(compiled: CompiledQuestion) -> SqlPart:
@@ -115,23 +130,33 @@ class CheckedQuery:
         """The part that counts the persons of all groups."""
         return self.persons_of(self.compiled)
 
-    @property
-    def chooses_rows(self) -> bool:
-        """Whether the rows per person and group are chosen privately."""
-        return any(request.chooses_rows for request in self.requests)
+    def choices(self) -> list[list[int]]:
+        """Return parts by what is chosen privately: rows once, and an amount for every sum."""
+        parts = list(enumerate(self.requests))
+        rows = [part for part, asked in parts if asked.chooses_rows and not asked.caps_amount]
+        return [[part] for part, asked in parts if asked.caps_amount] + ([rows] if rows else [])
 
     def shares(self) -> dict[str, Fraction]:
         """Return what the caps and the groups cost."""
         base = self.base
         return {
             "max_groups_per_user": base.cost_of_cap(),
-            "max_rows_per_user": base.total * CAP_SHARE if self.chooses_rows else Fraction(0),
+            "max_rows_per_user": base.total * CAP_SHARE * len(self.choices()),
             "keys": base.cost_of_keys(),
         }
 
     def for_parts(self) -> Fraction:
         """Return what is left for the parts."""
         return self.base.total - sum(self.shares().values(), Fraction(0))
+
+    def quantile(self, part: int, request: CheckedCount) -> CheckedQuantile:
+        """Return the request of a part of quantiles, which are looked at from both sides."""
+        ranks = self.compiled.parts[part].ranks
+        return CheckedQuantile(request, ranks, self.within_rank, (), True)
+
+    def counted(self) -> list[int]:
+        """Return the parts that are not quantiles."""
+        return [number for number, part in enumerate(self.compiled.parts) if not part.ranks]
 
     def order(self) -> list[int]:
         """Return the parts in their order: the smallest share first."""
@@ -146,10 +171,12 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
     asked = {name: value for name, value in options.items() if value is not None}
     if "epsilon" not in asked:
         raise InvalidInput("epsilon", None, "it is required: pass a positive number")
-    parsed = parse_question(question)
+    text = question if isinstance(question, str) else text_of_expression(question, asked)
+    parsed = parse_question(text)
     compiled = compile_question(
         parsed,
         asked.get("source"),
+        delimiter=asked.get("delimiter"),
         user=asked.get("user"),
         public=asked.get("public", ()),
         bounds=asked.get("bounds"),
@@ -172,18 +199,18 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
         _opened(compiled, part, inner, _FINER if part.finer else size)
         for part, size in zip(compiled.parts, together, strict=True)
     ]
-    weights = [
-        _weight(part, request) for part, request in zip(compiled.parts, requests, strict=True)
-    ]
     checked = CheckedQuery(
         compiled,
         base,
         tuple(requests),
-        tuple(weights),
+        (),
         confidence,
         base.wanted.within,
         asked.get("plus_minus"),
+        _rank_error(compiled, asked.get("within_rank"), base),
     )
+    weights = [_weight(checked, part) for part in range(len(requests))]
+    checked = replace(checked, weights=tuple(weights))
     planned = [
         replace(request, total=checked.for_parts() * weight / sum(weights))
         for request, weight in zip(requests, weights, strict=True)
@@ -194,30 +221,54 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
 
 
 def _together(compiled: CompiledQuestion) -> list[int]:
-    """For each part, with how many others it makes one column of the answer, itself included."""
+    """For each part, how many intervals make one column of the answer together with its own.
+
+    Every quantile of a part has an interval of its own.
+    """
     most = [1] * len(compiled.parts)
     texts = [text for _, text in compiled.question.columns]
     for text in texts:
-        used = {part for mark in marks_of(text) for part in compiled.sources[mark]}
-        for part in used:
+        used = {
+            (part, compiled.question.aggregates[mark].at)
+            for mark in marks_of(text)
+            for part in compiled.sources[mark]
+        }
+        for part, _ in used:
             most[part] = max(most[part], len(used))
     return most
+
+
+def _rank_error(compiled: CompiledQuestion, within: Any, base: CheckedCount) -> float | None:
+    """The wanted error of ranks; None if no quantile is asked for."""
+    if not any(part.ranks for part in compiled.parts):
+        if within is not None:
+            raise InvalidInput("within_rank", within, "it belongs to MEDIAN, QUANTILE, MIN and MAX")
+        return None
+    check_sure(base.wanted.confidence)
+    error = rank_error(within)
+    if error is None:
+        raise InvalidInput("within_rank", within, "a query needs a wanted error of ranks")
+    return error
 
 
 def _opened(
     compiled: CompiledQuestion, part: SqlPart, asked: Mapping[str, Any], finer: int = 1
 ) -> CheckedCount:
     """The request of one part on its rows, with the whole total."""
-    valued = part.kind in ("sum", "mean")
+    valued, ranked = part.bounds is not None, part.kind == "quantile"
     one_row = bool(asked.get("one_row_per_user"))
-    rows = None if one_row else asked.get("max_rows_per_user", AUTO)
+    rows = None if one_row or valued else AUTO
+    rows = asked.get("max_rows_per_user", rows)
     within, plus_minus = asked.get("within"), asked.get("plus_minus")
     if plus_minus is None:
         within = (0.1 if within is None else within) / finer
+    if ranked:  # the wanted error is one of ranks
+        within, plus_minus = None, None
     request: dict[str, Any] = {
-        "kind": part.kind if valued else "count",
+        "kind": "mean" if ranked else part.kind if valued else "count",
         "column": VALUE if valued else None,
-        "bounds": part.bounds if valued else None,
+        "bounds": part.bounds,
+        "grid": _cells(part) if ranked else None,
         "count_rows": part.kind in ("rows", "distinct"),
         "by": [f"k{index}" for index in range(len(compiled.kinds))],
         "user": PERSON,
@@ -237,15 +288,24 @@ def _opened(
     keys = typed_keys(checked, part.rows, compiled.keys or ())
     checked = replace(checked, keys=keys)
     trial = checked.with_rows(1) if checked.chooses_rows else checked
-    check_compiles(totals_query(trial, part, 2, "0", 2))
+    check_compiles(part_query(trial, part, 2, "0", 2))
     return checked
 
 
-def totals_query(
+def _cells(part: SqlPart) -> Fraction | None:
+    """The grid of quantiles; whole numbers need no finer one."""
+    grid = cell_grid(part.bounds)
+    return max(grid, Fraction(1)) if part.whole and grid is not None else grid
+
+
+def part_query(
     request: CheckedCount, part: SqlPart, most: int | None, salt: str, limit: int | None
 ) -> Any:
-    """Return the query for the values of a part, and what its caps remove."""
+    """Return the query for the values of a part, and what its caps remove; of quantiles cells."""
     collated, measure = request.collated, request.measure
+    if part.kind == "quantile":
+        rows = request.rows()
+        return count_cells(kept_rows(rows, measure, request.keys, most, salt, collated=collated))
     if part.kind == "distinct":
         assert request.user is not None
         rows = contribution.select(
@@ -258,11 +318,38 @@ def totals_query(
     return contribution.totals(pairs, most, salt, limit, collated=collated)
 
 
-def _weight(part: SqlPart, request: CheckedCount) -> Fraction:
-    """What a part needs for the same relative error in a group of the same size, see above."""
+def _weight(checked: CheckedQuery, number: int) -> Fraction:
+    """What a part needs to reach its error in a group of the same size, see :mod:`.sql_run`."""
+    part, request = checked.compiled.parts[number], checked.requests[number]
+    if part.kind == "quantile":
+        return _quantile_weight(checked, number)
+    weight = _noise_weight(part, request)
+    return weight if request.delta is None else weight**2  # ρ falls with the square of the noise
+
+
+def _quantile_weight(checked: CheckedQuery, number: int) -> Fraction:
+    """What an attempt at all ranks costs, in units of what a count of persons needs."""
+    asked = checked.requests[number]
+    capped = replace(asked, keys=("all",), cap=1, chooses_rows=False)
+    capped = capped.with_rows(asked.measure.rows or _ASSUMED_ROWS)
+    job = checked.quantile(number, capped).job(capped, 1, 1)
+    miss = 1 - job.confidence
+    error = checked.plus_minus or (checked.within or 0.1) * _LARGE
+    scale = error / (-math.log(miss) if job.law == "laplace" else _deviations(miss))
+    unit = 1 / scale if job.law == "laplace" else 0.5 / scale**2
+    return plan_attempt(job, job.ranks, _LARGE, miss).cost / Fraction(unit)
+
+
+def _deviations(miss: float) -> float:
+    """Standard deviations that a normal variable exceeds with this chance, on both sides."""
+    return -NormalDist().inv_cdf(miss / 2)
+
+
+def _noise_weight(part: SqlPart, request: CheckedCount) -> Fraction:
+    """The noise that a person calls for, relative to the value of a group."""
     if part.kind == "users":
         return Fraction(1)
-    rows = Fraction(request.measure.rows or _ASSUMED_ROWS)
+    rows = Fraction(1 if request.caps_amount else request.measure.rows or _ASSUMED_ROWS)
     if part.bounds is None:
         return rows
     low, high = part.bounds
@@ -275,7 +362,7 @@ def _weight(part: SqlPart, request: CheckedCount) -> Fraction:
 
 def _check_fits(checked: CheckedQuery) -> None:
     """Refuse a total that does not pay for a first look at every part, for the smallest caps."""
-    for request in checked.requests:
+    for request in (checked.requests[part] for part in checked.counted()):
         most = 1 if request.cap == AUTO else request.cap
         assert not isinstance(most, str)
         tried = request.with_rows(1) if request.chooses_rows else request

@@ -14,9 +14,17 @@ from typing import Any
 
 from expost._version import __version__
 from expost.analytics.answer_files import AnswerTable, Measured
+from expost.analytics.count_result import told_cell
+from expost.analytics.quantile_run import QuantileAnswer
 from expost.analytics.refinement import Answer
-from expost.analytics.sql_parser import GROUP_MARK, VALUE_MARK, SqlQuestion
-from expost.analytics.sql_question import typed_group
+from expost.analytics.sql_parser import (
+    GROUP_MARK,
+    VALUE_MARK,
+    Aggregate,
+    JoinedTable,
+    SqlQuestion,
+)
+from expost.analytics.sql_question import rank_of, typed_group
 from expost.analytics.sql_released import (
     ReleasedRow,
     Span,
@@ -24,11 +32,12 @@ from expost.analytics.sql_released import (
     marks_of,
     order_rows,
     root_of_variance,
+    spanned,
     variance_of,
 )
 from expost.analytics.sql_request import CheckedQuery
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, persons_words
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
 from expost.selection.release import SCHEMA
 from expost.tables.typed_columns import SEPARATOR
 
@@ -44,8 +53,8 @@ class PartResult:
 
     label: str
     kind: str
-    answers: tuple[Answer, ...]
-    unanswered: tuple[Answer, ...]
+    answers: tuple[Answer | QuantileAnswer, ...]
+    unanswered: tuple[Answer | QuantileAnswer, ...]
     spent: float
     share_of_dropped: float
     dropped_share: Mapping[str, Any] | None
@@ -76,6 +85,7 @@ class QueryResult:
     unit: str
     within: float | None
     plus_minus: float | None
+    within_rank: float | None
     confidence: float
     max_groups_per_user: int | None
     max_rows_per_user: int | None
@@ -146,6 +156,7 @@ class QueryResult:
             "unit": self.unit,
             "within": self.within,
             "plus_minus": self.plus_minus,
+            "within_rank": self.within_rank,
             "confidence": self.confidence,
             "max_groups_per_user": self.max_groups_per_user,
             "max_rows_per_user": self.max_rows_per_user,
@@ -170,6 +181,7 @@ class QueryResult:
             | {
                 "within": self.within,
                 "plus_minus": self.plus_minus,
+                "within_rank": self.within_rank,
                 "confidence": self.confidence,
             },
             "source": self.source,
@@ -196,13 +208,76 @@ class QueryResult:
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
+def query_of_release(release: Mapping[str, Any]) -> QueryResult:
+    """Return the result that was released, from its JSON form and its certificate."""
+    result, certificate = release["result"], release["certificate"]
+    asked = result["question"]
+    read: dict[str, Any] = {
+        name: tuple(map(tuple, asked[name])) for name in ("groups", "columns", "order")
+    }
+    read["aggregates"] = tuple(Aggregate(**aggregate) for aggregate in asked["aggregates"])
+    read["joins"] = tuple(
+        JoinedTable(**join | {"on": tuple(map(tuple, join["on"]))}) for join in asked["joins"]
+    )
+    question = SqlQuestion(**asked | read)
+    same = (
+        *("spent", "remaining", "unit", "within", "plus_minus", "within_rank", "confidence"),
+        *("max_groups_per_user", "max_rows_per_user"),
+    )
+    return QueryResult(
+        **{name: result[name] for name in same},
+        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
+        columns=tuple(result["columns"]),
+        rows=tuple(_row_of(record, result["columns"]) for record in result["rows"]),
+        parts=tuple(_part_of(part) for part in certificate["parts"]),
+        question=question,
+        guarantee=guarantee_from_dict(result["guarantee"]),
+        warnings=tuple(result["warnings"]),
+        charges=Charges.from_dict(certificate["charges"]),
+        outcome=certificate["index"],
+    )
+
+
+def _row_of(record: Mapping[str, Any], columns: Sequence[str]) -> ReleasedRow:
+    """A row from JSON; which column missed its error is not told apart there."""
+
+    def cell(name: str) -> Any:
+        if f"{name}_low" not in record or record[name] is None:
+            return record[name]
+        ends = record[f"{name}_low"], record[f"{name}_high"]
+        low, high = (
+            math.copysign(math.inf, side) if end is None else end
+            for side, end in zip((-1, 1), ends, strict=True)
+        )
+        return Span(record[name], low, high)
+
+    values = {name: cell(name) for name in columns}
+    return ReleasedRow(values, dict.fromkeys(columns, bool(record["answered"])))
+
+
+def _part_of(part: Mapping[str, Any]) -> PartResult:
+    """A part from JSON."""
+    kind: type[Any] = QuantileAnswer if part["kind"] == "quantile" else Answer
+
+    def answers(name: str) -> tuple[Any, ...]:
+        return tuple(
+            kind(**{key: told_cell(value) for key, value in answer.items()})
+            for answer in part[name]
+        )
+
+    told = part["share_of_dropped"], part["dropped_share"]
+    return PartResult(
+        part["of"], part["kind"], answers("answers"), answers("unanswered"), part["spent"], *told
+    )
+
+
 def released_rows(
     checked: CheckedQuery, parts: Sequence[PartResult], groups: Sequence[str]
 ) -> list[ReleasedRow]:
     """The rows of the answer: HAVING, ORDER BY and LIMIT on released numbers."""
     compiled, question = checked.compiled, checked.compiled.question
     spans = [_spans(part) for part in parts]
-    reached = [{answer.group for answer in part.answers} for part in parts]
+    reached = [{_known_by(answer) for answer in part.answers} for part in parts]
     rows, marks = [], []
     for group in groups:
         names = tuple(group.split(SEPARATOR)) if len(compiled.kinds) > 1 else (group,)
@@ -212,7 +287,8 @@ def released_rows(
             for index, (kind, name) in enumerate(zip(compiled.kinds, names, strict=False))
         }
         for index, aggregate in enumerate(question.aggregates):
-            used = [spans[part].get(key) for part in compiled.sources[index]]
+            wanted = (key, _rank(aggregate))
+            used = [spans[part].get(wanted) for part in compiled.sources[index]]
             cells[f"{VALUE_MARK}{index}"] = _combined(
                 aggregate.function, used, compiled.centres[index]
             )
@@ -228,13 +304,23 @@ def released_rows(
     return order_rows(rows, marks, question.order, question.limit, question.offset)
 
 
-def _spans(part: PartResult) -> dict[Any, Span]:
-    """The numbers of a part by group; groups that were not looked at have none."""
-    return {
-        answer.group: Span(answer.estimate, answer.low, answer.high)
+def _rank(aggregate: Aggregate) -> float | None:
+    """The rank that an answer states; None for what is no quantile."""
+    return None if aggregate.at is None else float(rank_of(aggregate))
+
+
+def _known_by(answer: Answer | QuantileAnswer) -> tuple[Any, float | None]:
+    """The group of an answer and its rank."""
+    return answer.group, answer.at if isinstance(answer, QuantileAnswer) else None
+
+
+def _spans(part: PartResult) -> dict[tuple[Any, float | None], Span]:
+    """The numbers of a part by group and rank; groups that were not looked at have none."""
+    told = {
+        _known_by(answer): spanned(answer.estimate, (answer.low, answer.high))
         for answer in (*part.answers, *part.unanswered)
-        if not math.isnan(answer.estimate)
     }
+    return {known_by: span for known_by, span in told.items() if span is not None}
 
 
 def _combined(function: str, used: Sequence[Span | None], centre: float) -> Span | None:
@@ -259,9 +345,10 @@ def _answered(
         return True
     if not isinstance(value, Span):
         return False
-    used = [part for mark in marks for part in checked.compiled.sources[mark]]
+    used = [(part, mark) for mark in marks for part in checked.compiled.sources[mark]]
     if len(used) == 1 and text.startswith(VALUE_MARK):
-        return key in reached[used[0]]
+        ((part, mark),) = used
+        return (key, _rank(checked.compiled.question.aggregates[mark])) in reached[part]
     error = max(value.high - value.value, value.value - value.low)
     if checked.plus_minus is not None:
         return error <= checked.plus_minus
@@ -280,9 +367,13 @@ def _record(row: ReleasedRow) -> dict[str, Any]:
     return record | {"answered": row.answered}
 
 
-def _finite(answer: Answer) -> dict[str, Any]:
-    """An answer for JSON, which has neither NaN nor infinity."""
+def _finite(answer: Answer | QuantileAnswer) -> dict[str, Any]:
+    """An answer for JSON, which has neither NaN nor infinity; a group of columns is a list."""
     return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in answer.as_dict().items()
+        key: list(value)
+        if isinstance(value, tuple)
+        else None
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+        for key, value in vars(answer).items()
     }

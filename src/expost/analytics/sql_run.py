@@ -11,8 +11,9 @@ BY, LIMIT and arithmetic on answers are post-processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
-for means, with the middle of the public bounds for v̄. Parts run from the smallest share on; what
-one does not use is for those after it.
+for means, with the middle of the public bounds for v̄ (in ρ their squares), and what an attempt at
+all ranks costs for quantiles. Parts run from the smallest share on; what one does not use is for
+those after it.
 Tests: ``tests/analytics/test_sql_run.py``, ``tests/analytics/test_sql_law.py`` (the joint law by
 enumeration, mutants), ``tests/hostile/test_sql.py``.
 """
@@ -26,10 +27,14 @@ from typing import Any, Unpack
 
 from expost.analytics import contribution
 from expost.analytics import query as counting
+from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
-from expost.analytics.pricing import AUTO, CheckedCount, outcome_of, price_request
+from expost.analytics.pricing import AUTO, CheckedCount, CountPrice, outcome_of, price_request
+from expost.analytics.quantile_search import CellCounts
+from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress
-from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, totals_query
+from expost.analytics.sql_question import rank_of
+from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
 from expost.analytics.sql_result import PartResult, QueryResult, released_rows
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
@@ -37,24 +42,31 @@ from expost.privacy.charges import Charges, ShareCharges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 
+PartValues = GroupValues | Mapping[str, CellCounts]
+"""The private values of a part: those of groups, or the cells of quantiles."""
+
 
 def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
     """Answer one SELECT on private rows, each number to the error you need.
 
     Parameters
     ----------
-    question : str
-        A SELECT with aggregates, in DuckDB's dialect. ``docs/query.md`` lists what is answered;
-        everything else is refused before it is priced, and the clause is named.
+    question : str or ibis.Expr
+        A SELECT with aggregates, in DuckDB's dialect, or an Ibis expression that means one.
+        ``docs/query.md`` lists what is answered; everything else is refused before it is priced,
+        and the clause is named.
     source : str, Path, table, sequence or mapping
         Where the tables are: files (``orders.csv`` is the table ``orders``), URLs of databases,
-        tables in memory, several of them, or a mapping from names to them.
+        tables in memory, several of them, or a mapping from names to them. An Ibis expression on
+        tables that hold data needs none.
     user : str
         Column of the person. Privacy is per person, with all their rows.
-    public : sequence of str
+    public : sequence of str or ibis.Table
         Joined tables that are public.
     within, plus_minus, confidence : float
         Wanted relative error (default 0.1) or absolute error, and the coverage of the intervals.
+    within_rank : float
+        Wanted error of the ranks of MEDIAN, QUANTILE, MIN and MAX (default 0.02).
     epsilon, delta : float
         Total privacy budget of all aggregates together. With ``delta`` noise is Gaussian (zCDP).
     bounds : mapping from str to (low, high)
@@ -95,39 +107,39 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
     account.check_simulation(source.simulated)
     checked = check_query(question, how)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-    charges = price_request(checked.base, kind).charges
-    described, about = _described(checked), _source_facts(checked)
-    run = _Run(checked, source)
-    with account.reserve(charges, request=described, source=about) as reserved:
+    priced, run = price_query(checked, kind), QueryRun(checked, source)
+    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
         certificate = None
         try:
             evidence = reserved.evidence()
-            run.measure()
-            result = _result(
-                run, charges, None if evidence is None else {**evidence, "source": about}
-            )
+            result = run_query(run, priced, evidence)
             if evidence is not None:
                 certificate = result.certificate()
         finally:
-            reserved.settle(outcome_of(run.spent, charges), certificate)
+            reserved.settle(outcome_of(run.spent, priced.charges), certificate)
     return result
 
 
-def _described(checked: CheckedQuery) -> dict[str, Any]:
-    """What is asked, in public words, for the ledger."""
-    return checked.compiled.question.as_dict() | {
+def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountPrice:
+    """Return what a query may cost in a budget of this kind, and its public descriptions."""
+    asked = checked.compiled.question.as_dict() | {
         "within": checked.within,
         "plus_minus": checked.plus_minus,
         "confidence": checked.confidence,
+        "within_rank": checked.within_rank,
     }
+    about = {"name": checked.compiled.source, "tables": [checked.compiled.question.table]}
+    return CountPrice(price_request(checked.base, budget_kind).charges, asked, about)
 
 
-def _source_facts(checked: CheckedQuery) -> dict[str, Any]:
-    """The public description of the source whose digest a ledger stores."""
-    return {"name": checked.compiled.source, "tables": [checked.compiled.question.table]}
+def run_query(run: QueryRun, priced: CountPrice, evidence: Mapping[str, Any] | None) -> QueryResult:
+    """Run a query whose worst case is reserved; ``run`` holds what was bought, at any time."""
+    run.measure()
+    ledger = None if evidence is None else {**evidence, "source": priced.source}
+    return _result(run, priced.charges, ledger)
 
 
-class _Run:
+class QueryRun:
     """A query whose worst case is reserved; ``spent`` is what has been bought, at any time."""
 
     def __init__(self, checked: CheckedQuery, randomness: Randomness) -> None:
@@ -160,67 +172,93 @@ class _Run:
             )
             self.parts[part] = self._refined(part, request, values[part])
             left -= self.parts[part][1].spent
+            self._done, self._running = self._done + self.parts[part][1].spent, None
 
     def _capped(self) -> list[CheckedCount]:
         """The requests with their caps, given or chosen privately."""
         checked, base = self.checked, self.checked.base
         requests = list(checked.requests)
+        deciding = checked.counted() or range(len(requests))
         self.most = base.cap if isinstance(base.cap, int) else None
-        if base.chooses_cap or checked.chooses_rows:
-            usable = contribution.usable(base.rows(), base.measure, base.keys)
-            groups, rows = contribution.run_per_user(contribution.per_user(usable))
-            share, rate = Fraction(base.wanted.within or Fraction(1, 10)) / 4, base.cap_rate()
+        choices = checked.choices()
+        share, rate = base.above, base.cap_rate()
+        if base.chooses_cap or choices:
+            groups, rows = counting.sizes_per_user(base)
         if base.chooses_cap:
             self.side += checked.shares()["max_groups_per_user"]
-            fit = min((request.caps_that_fit() for request in requests), key=len)
+            fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
             self.most = contribution.choose_cap(groups, fit, share, rate, self._randomness)
         elif base.cap == AUTO:
             self.most = 1
-        if checked.chooses_rows:
-            self.side += checked.shares()["max_rows_per_user"]
-            open_ones = [request for request in requests if request.chooses_rows]
-            fit = min((request.rows_that_fit(self.most) for request in open_ones), key=len)
-            self.rows = contribution.choose_cap(
-                rows, fit, share, rate, self._randomness, favour_small=True
+        self.side += checked.shares()["max_rows_per_user"]
+        for parts in choices:
+            first = requests[parts[0]]
+            sizes = counting.sizes_per_user(first)[1] if first.caps_amount else rows
+            fitting = [part for part in parts if part in deciding] or parts
+            fit = min((requests[part].rows_that_fit(self.most) for part in fitting), key=len)
+            cap = contribution.choose_cap(
+                sizes, fit, share, rate, self._randomness, favour_small=True
             )
-        given = [request.measure.rows for request in requests if request.measure.kind != "users"]
-        self.rows = self.rows if checked.chooses_rows else given[0] if given else None
-        return [self._with_caps(request) for request in requests]
+            for part in parts:
+                requests[part] = requests[part].with_rows(cap)
+        counted = [request.measure for request in requests if request.measure.kind != "users"]
+        self.rows = max((measure.rows for measure in counted if measure.rows), default=None)
+        return [replace(request, cap=self.most, chooses_rows=False) for request in requests]
 
-    def _with_caps(self, request: CheckedCount) -> CheckedCount:
-        if request.chooses_rows:
-            assert self.rows is not None
-            request = request.with_rows(self.rows)
-        return replace(request, cap=self.most, chooses_rows=False)
+    def _values(self, requests: Sequence[CheckedCount]) -> list[PartValues]:
+        """The private values of all parts, by one statement; finds private groups.
 
-    def _values(self, requests: Sequence[CheckedCount]) -> list[GroupValues]:
-        """The private values of all parts, by one statement; finds private groups."""
+        The cells of quantiles are read by a statement of their own.
+        """
         base = self.checked.base
         salt = contribution.new_salt(self._randomness)
         most = self.most
         if most is not None and base.most_known is not None and most >= base.most_known:
             most = None  # nobody is in more groups than there are
-        queries = []
-        for request, part in zip(requests, self.checked.compiled.parts, strict=True):
+        parts, counted = self.checked.compiled.parts, self.checked.counted()
+        queries, cells = [], {}
+        for number, (request, part) in enumerate(zip(requests, parts, strict=True)):
             limit = request.limit(self.most) if request.cost_of_dropped(self.most) else None
-            queries.append(totals_query(request, part, most, salt, limit))
+            written = part_query(request, part, most, salt, limit)
+            if part.ranks:
+                cells[number] = run_cells(written)
+            else:
+                queries.append(written)
         if base.private:
-            queries.append(totals_query(base, self.checked.persons, most, salt, None))
-        values = contribution.run_several_totals(queries)
-        if not base.private:
-            self.groups = list(base.keys or ())
-            return [value.on(self.groups) for value in values]
-        assert self.most is not None
-        self.side += self.checked.shares()["keys"]
-        counted = values.pop()
-        passed = base.selection(self.most).select(counted.users, self._randomness)
-        self.groups = [group for group, keep in zip(counted.groups, passed, strict=True) if keep]
-        return [value.on(self.groups) for value in values]
+            queries.append(part_query(base, self.checked.persons, most, salt, None))
+        totals = contribution.run_several_totals(queries) if queries else []
+        self.groups = list(base.keys or ())
+        if base.private:
+            assert self.most is not None
+            self.side += self.checked.shares()["keys"]
+            persons = totals.pop()
+            passed = base.selection(self.most).select(persons.users, self._randomness)
+            self.groups = [name for name, keep in zip(persons.groups, passed, strict=True) if keep]
+        values = dict(zip(counted, (value.on(self.groups) for value in totals), strict=True))
+        return [values.get(number) or cells[number] for number in range(len(parts))]
+
+    def _searched(
+        self, part: int, request: CheckedCount, cells: Mapping[str, CellCounts]
+    ) -> tuple[CheckedCount, Progress, PartResult]:
+        """Search for the quantiles of one part with its total."""
+        progress = QuantileProgress(most=self.most)
+        self._running = progress
+        job = self.checked.quantile(part, request).job(request, max(1, len(self.groups)), self.most)
+        run = quantile_run_of(job, request, self.groups, cells, self._randomness)
+        progress.run = run
+        run.run()
+        named = self.checked.compiled.parts[part]
+        answers, unanswered = (tuple(told) for told in run.answers(request.measure.grid))
+        spent = round_up(progress.spent)
+        result = PartResult(named.label, named.kind, answers, unanswered, spent, 0.0, None)
+        return request, progress, result
 
     def _refined(
-        self, part: int, request: CheckedCount, values: GroupValues
+        self, part: int, request: CheckedCount, values: PartValues
     ) -> tuple[CheckedCount, Progress, PartResult]:
         """Refine one part with its total; what it spends is known at any time."""
+        if not isinstance(values, GroupValues):
+            return self._searched(part, request, values)
         progress = self._running = Progress(most=self.most)
         # Priced by the share at which the values were made: groups found later change nothing.
         price = request.cost_of_dropped(self.most) if values.kept else Fraction(0)
@@ -247,11 +285,10 @@ class _Run:
             round_up(price),
             progress.dropped,
         )
-        self._done, self._running = self._done + progress.spent, None
         return request, progress, result
 
 
-def _result(run: _Run, charges: Charges, ledger: Mapping[str, Any] | None) -> QueryResult:
+def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -> QueryResult:
     """What is released."""
     checked, compiled = run.checked, run.checked.compiled
     base, question = checked.base, compiled.question
@@ -269,6 +306,7 @@ def _result(run: _Run, charges: Charges, ledger: Mapping[str, Any] | None) -> Qu
         "epsilon" if base.delta is None else "rho",
         checked.within,
         checked.plus_minus,
+        checked.within_rank,
         checked.confidence,
         run.most,
         run.rows,
@@ -290,9 +328,16 @@ def _result(run: _Run, charges: Charges, ledger: Mapping[str, Any] | None) -> Qu
     )
 
 
-def _warnings(run: _Run) -> list[str]:
-    """What the caps removed of each part, if that is more than the wanted error allows."""
+def _warnings(run: QueryRun) -> list[str]:
+    """What the caps removed of each part, if that is much, and what MIN and MAX mean."""
     texts = []
+    for aggregate in run.checked.compiled.question.aggregates:
+        if aggregate.at in (0.0, 1.0):
+            name, rank = ("MAX" if aggregate.at else "MIN"), float(rank_of(aggregate))
+            texts.append(
+                f"{name}({aggregate.value}) depends on one row, so it is answered by the quantile "
+                f"at {rank:g}."
+            )
     for request, progress, result in run.parts.values():
         texts += [
             f"{result.label}: {text}" for text in counting.warnings_of_caps(request, progress)

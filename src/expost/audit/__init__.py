@@ -6,9 +6,8 @@ gives a verdict at a stated confidence.
 ===================  =============================================================================
 ``empirical``        :func:`audit`: the runs, in this process or in several, and their verdict
 ``subjects``         what can be audited: a selection, a mechanism, a request, or ``MODULE:NAME``
-``events``           how outputs are told apart, and which events are tested
+``events``           how outputs are told apart, which events are tested, and the loss they show
 ``clopper_pearson``  exact confidence bounds of a probability, and the number of runs needed
-``lower_bounds``     from counts to lower bounds of the privacy loss
 ``report``           :class:`AuditReport` and its parts, and the claims as numbers
 ===================  =============================================================================
 

@@ -29,8 +29,16 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from expost.audit.events import UNREAD, Cells, Events, Feature, cells_from, family_from, feature_of
-from expost.audit.lower_bounds import judge
+from expost.audit.events import (
+    UNREAD,
+    Cells,
+    Events,
+    Feature,
+    cells_from,
+    family_from,
+    feature_of,
+    judge,
+)
 from expost.audit.report import ApproxClaims, AuditReport, OutcomeFinding, claimed_numbers
 from expost.audit.subjects import Claim, OutputKey, Selection, Subject, as_subject
 from expost.errors import ExpostError, InvalidInput

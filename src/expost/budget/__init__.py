@@ -16,8 +16,7 @@ Ledger
     ``signing``           Ed25519 keys; signed heads and certificates
 
 Storage
-    ``store``             transactions on SQLite files and PostgreSQL
-    ``transactions``      commits that writers share; forks wait for transactions
+    ``store``             transactions on SQLite files and PostgreSQL; writers share commits
     ``ledger_rows``       entries and their hashes, the tables; checks of names, memos and outcomes
     ``database_file``     file names and URLs; one SQLite file under any name, its lock and marker
 """

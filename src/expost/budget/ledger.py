@@ -144,7 +144,9 @@ class Ledger(LedgerOperations):
         every = check_renewal(renews)
         store = Store(url)
         if store.exists():
-            raise LedgerError("there is a ledger already; open it, or add a budget to it")
+            raise LedgerError(
+                "there is a ledger already; use it, or add a budget to it (create --add)"
+            )
         store.create(lambda rows: totals.add_budget(rows, name, terms, limits, every))
         return cls(store)
 

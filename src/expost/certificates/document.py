@@ -36,7 +36,13 @@ from expost.errors import ExpostError, InvalidRelease
 from expost.files import canonical
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import (
+    RELATIONS,
+    ZERO_OUT,
+    ApproxDP,
+    Guarantee,
+    guarantee_from_dict,
+)
 from expost.rationals import charge_text, round_down
 from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
 from expost.selection.candidate import Candidate, never_run
@@ -181,13 +187,14 @@ def _check_query(record: Record) -> None:
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise InvalidRelease("parts", "the file", "not a list of measurements")
     for part in parts:
-        _check_answers(part)
+        _check_answers(part, ranks=part.get("kind") == QUANTILE)
     _check_amounts(record)
 
 
-def _check_answers(record: Record) -> None:
-    """Refuse what is not two lists of answers."""
+def _check_answers(record: Record, *, ranks: bool = False) -> None:
+    """Refuse what is not two lists of answers; quantiles have ranks, too."""
     keys = {"group", "estimate", "low", "high", "spent"}
+    keys |= {"at", "rank_low", "rank_high"} if ranks else set()
     for answers in (record.get("answers"), record.get("unanswered")):
         _check_list(answers, keys)
 
@@ -200,9 +207,7 @@ def _check_quantile(record: Record) -> None:
         raise InvalidRelease("certificate", missing[0], "this key is missing")
     if record["schema"] != SCHEMA:
         raise InvalidRelease("schema", record["schema"], f"give a document of schema {SCHEMA}")
-    keys = {"group", "at", "estimate", "low", "high", "rank_low", "rank_high", "spent"}
-    for answers in (record["answers"], record["unanswered"]):
-        _check_list(answers, keys)
+    _check_answers(record, ranks=True)
     _check_list(record["histogram"], {"group", "start", "end", "share", "low", "high", "spent"})
     _check_amounts(record)
 
@@ -544,3 +549,24 @@ def person_words(epsilon: float, delta: float = 0.0, unit: str = "person") -> st
     if delta:
         text += f"; this limit may fail with a small probability (about δ = {charge_text(delta)})"
     return text
+
+
+def unit_of_job(job: Record) -> str:
+    """Return whom a tuning job protects: a "row", or a "person" with all their rows."""
+    data = job.get("data")
+    return "row" if not isinstance(data, Mapping) or data.get("user") is None else "person"
+
+
+def protected_words(relation: str, data: Record | None = None) -> str:
+    """Return who is protected by a charge per row, or per person if ``data`` names persons."""
+    if data is not None and data.get("user") is not None:
+        there = "are in the data or not; the number of persons is not public"
+        if relation == ZERO_OUT:
+            there = "are present or all blank; the number of persons is public, that of rows is not"
+        return (
+            f"one person with all their rows ({relation}), of which at most "
+            f"{data['max_rows_per_user']} are used: the rows of a person {there}. A person is "
+            f"recognised by the column {data['user']!r}."
+        )
+    said = f"one row ({relation}): {RELATIONS.get(relation, relation)}"
+    return f"{said}. A person with several rows is protected less."

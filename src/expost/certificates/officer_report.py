@@ -24,18 +24,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from expost._version import __version__
-from expost.certificates.document import TUNING, Record, certainty_text, person_words
+from expost.certificates.document import (
+    TUNING,
+    Record,
+    certainty_text,
+    person_words,
+    protected_words,
+    unit_of_job,
+)
 from expost.certificates.verify import job_epsilon_delta
 from expost.certificates.words import (
     UNITS,
-    answers_words,
     bounds_words,
     certificate_words,
     certified_words,
-    error_words,
     method_words,
-    protected_words,
-    question_words,
     result_words,
     score_words,
     side_words,
@@ -44,7 +47,7 @@ from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_wor
 from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
-_KINDS |= {"tune": "a trained model", "quantile": "quantiles"}
+_KINDS |= {"tune": "a trained model", "quantile": "quantiles", "query": "answers to a query"}
 _VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
 _VARIANTS |= {"renyi": "Renyi DP"}
 _WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
@@ -59,7 +62,7 @@ def report(release: Record, facts: Record, budget: Record) -> dict[str, Any]:
     sections = [
         _what_model(certificate, request) if tuned else _what_counts(certificate, request),
         _who(certificate, facts, tuned),
-        _how_much(numbers, tuned),
+        _how_much(numbers, unit_of_job(certificate["tuning"]) if tuned else None),
         _mechanism(certificate, tuned),
         _composition(budget),
         _accuracy_of_model(certificate) if tuned else _accuracy_of_counts(certificate),
@@ -136,20 +139,26 @@ def _what_model(certificate: Record, request: Record) -> dict[str, Any]:
 
 
 def _what_counts(certificate: Record, request: Record) -> dict[str, Any]:
-    query = certificate["query"]
-    asked = question_words(query)
-    text = f"{asked[0].upper()}{asked[1:]}, {error_words(query)}. {answers_words(certificate)}."
+    said = _said(certificate)
+    asked = said["question"]
+    text = f"{asked[0].upper()}{asked[1:]}, {said['error']}. {said['answers']}."
     return _section("What was released", text, purpose=request["memo"] or None)
+
+
+def _said(certificate: Record) -> dict[str, str]:
+    """The rows of a certificate in words."""
+    return {name: "; ".join(lines) for name, lines in certificate_words(certificate)}
 
 
 def _who(certificate: Record, facts: Record, tuned: bool) -> dict[str, Any]:
     if tuned:
-        relation = certificate["tuning"]["neighbours"]
-        text = protected_words(relation)
+        job = certificate["tuning"]
+        relation, by_row = job["neighbours"], unit_of_job(job) == "row"
+        text = protected_words(relation, job["data"])
         return _section(
             "Who is protected",
-            f"{text[0].upper()}{text[1:]} Their ε add up.",
-            unit_of_privacy="one row",
+            f"{text[0].upper()}{text[1:]}" + " Their ε add up." * by_row,
+            unit_of_privacy="one row" if by_row else "one person with all their rows",
             relation=relation,
         )
     text = persons_words(certificate["max_groups_per_user"])
@@ -170,15 +179,28 @@ def answers_csv(release: Record) -> str:
     result, question = release["result"], release["request"]["question"]
     stream = io.StringIO()
     table = csv.writer(stream)
+    if "rows" in result:  # of a query
+        names = list(dict.fromkeys(name for row in result["rows"] for name in row))
+        table.writerow(list(map(spreadsheet_cell, names)))
+        for row in result["rows"]:
+            table.writerow([_cell(row.get(name)) for name in names])
+        return stream.getvalue()
     names = list(question["by"]) or ["group"]
-    table.writerow([*map(spreadsheet_cell, names), "estimate", "low", "high", "error_reached"])
+    ranks = ["at"] if question.get("at") else []
+    measured = [*ranks, "estimate", "low", "high"]
+    table.writerow([*map(spreadsheet_cell, names), *measured, "error_reached"])
     for reached, rows in (("yes", result["answers"]), ("no", result["unanswered"])):
         for answer in rows:
             key = answer["group"]
             parts = key if isinstance(key, (list, tuple)) else ["all" if key is None else key]
-            numbers = [answer[name] for name in ("estimate", "low", "high")]
+            numbers = [answer[name] for name in measured]
             table.writerow([*map(spreadsheet_cell, parts), *numbers, reached])
     return stream.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A number as it is, a text that is no formula, nothing for NULL."""
+    return spreadsheet_cell(value) if isinstance(value, str) else value
 
 
 def spreadsheet_cell(text: Any) -> str:
@@ -200,12 +222,13 @@ def meaning_of(epsilon: float, delta: float, *, ex_post: bool = False, unit: str
     )
 
 
-def _how_much(numbers: Record, tuned: bool = False) -> dict[str, Any]:
-    unit = UNITS[numbers["unit"]]
+def _how_much(numbers: Record, protected: str | None = None) -> dict[str, Any]:
+    """The charge and what it means; ``protected``: whom a tuning job protects."""
+    unit, tuned = UNITS[numbers["unit"]], protected is not None
     here, before = numbers["this_release"], numbers["epsilon"]
     less = here["epsilon"] < before
     text = meaning_of(
-        here["epsilon"], here["delta"] or 0.0, ex_post=less, unit="row" if tuned else "person"
+        here["epsilon"], here["delta"] or 0.0, ex_post=less, unit=protected or "person"
     )
     if less:
         text += (
@@ -288,7 +311,7 @@ def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
         "noise included. Groups that did not reach the error have wider intervals; small groups "
         "are the first. "
     )
-    if dropped is not None and query["by"] and certificate["max_groups_per_user"]:
+    if dropped is not None and query.get("by") and certificate["max_groups_per_user"]:
         text += (
             "Persons in more groups than the cap count in some of them only, which lowers counts "
             "and sums; the intervals do not include this. "
@@ -300,7 +323,7 @@ def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
             "this removes, but a group is called answered only if both together are within the "
             "error. "
         )
-    if query["column"]:
+    if query.get("column"):
         text += "Values outside of the bounds count as the bound, which is a bias as well."
     share = None
     if dropped is not None and dropped["high"] < 1:
@@ -308,8 +331,8 @@ def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
     return _section(
         "Accuracy and bias",
         text.strip(),
-        answers=answers_words(certificate),
-        error=error_words(query),
+        answers=_said(certificate)["answers"],
+        error=_said(certificate)["error"],
         share_left_out_by_the_caps=share,
     )
 
@@ -325,7 +348,7 @@ def _preparation_of_model(certificate: Record) -> dict[str, Any]:
 
 
 def _preparation_of_counts(certificate: Record) -> dict[str, Any]:
-    public, bounds = certificate["public"], certificate["query"]["bounds"]
+    public, bounds = certificate["public"], certificate["query"].get("bounds")
     return _section(
         "Preprocessing and tuning",
         "Rows without a person or a group are left out. Values are clipped to public bounds. "

@@ -13,6 +13,21 @@ from expost.rationals import charge_text
 _SIGNS = {"epsilon": "ε", "rho": "ρ"}
 
 
+def cost_words(document: Record) -> str:
+    """Return what a charge is for, and what earlier questions paid for the same noise."""
+    paid = document["public"].get("paid_before")
+    said = "what these answers cost"
+    return f"{said}, beyond ε = {charge_text(paid)} that earlier questions paid" if paid else said
+
+
+def with_earlier(document: Record) -> Record:
+    """Return what was spent, with what earlier questions paid for the same noise; or (ε, δ)."""
+    if "delta" in document["guarantee"]:
+        return dict(document["guarantee"])
+    paid = document["public"].get("paid_before", 0.0)
+    return {unit: size + paid for unit, size in document["spent"].items()}
+
+
 def rows_words(rows: Sequence[Record]) -> str:
     """Return how many rows of the answer reached the error."""
     answered = sum(bool(row["answered"]) for row in rows)
@@ -23,13 +38,23 @@ def part_words(part: Record, unit: str) -> str:
     """Return what one aggregate cost, and in how many groups it reached the error."""
     answered, others = len(part["answers"]), len(part["unanswered"])
     said = f"{part['of']}: {_SIGNS[unit]} = {charge_text(part['spent'])}"
-    return f"{said}, {answered:,} of {answered + others:,} groups"
+    of = "quantiles of groups" if part.get("kind") == "quantile" else "groups"
+    return f"{said}, {answered:,} of {answered + others:,} {of}"
 
 
 QUANTILE_METHOD = (
     "values drawn by the exponential mechanism from disjoint intervals, then checked by noisy "
     "histograms; what was drawn and looked at is paid"
 )
+
+
+def count_method(document: Record) -> list[str]:
+    """Return how counts, sums, means and quantiles beside them were found."""
+    law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
+    noise = law.get(document["public"].get("noise", ""), "discrete")
+    said = [f"{noise} noise of each group is reduced step by step; the last step is paid"]
+    ranked = any(part["kind"] == "quantile" for part in document.get("parts", ()))
+    return [*said, f"quantiles: {QUANTILE_METHOD}"] if ranked else said
 
 
 def quantile_words(query: Record) -> str:

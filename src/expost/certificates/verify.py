@@ -17,6 +17,7 @@ Tests: ``tests/cli/test_verify_cli.py``, ``tests/tuning/test_verification.py``,
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,6 +41,7 @@ from expost.certificates.document import (
     made_records,
     read_certificate,
     rebuild,
+    unit_of_job,
     worst_in_turn,
 )
 from expost.errors import ExpostError, InvalidRelease
@@ -48,6 +50,7 @@ from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
 from expost.selection.above_threshold import Tell
+from expost.selection.held_out import SHARES
 
 _ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 _UNREADABLE = (
@@ -130,8 +133,9 @@ def _unchecked(document: Record, checked: Collection[str]) -> list[str]:
             left.append(f"{without}all that the price does not depend on")
         else:
             left.append(
-                "signature: there is none; the digest in the ledger covers the certificate, except "
-                "a value that JSON cannot hold"
+                "signature: there is none. The ledger's digest shows whether the certificate was "
+                "changed, unless the ledger was changed with it. It does not cover a released "
+                "value that JSON cannot hold, such as a model"
             )
     if "model" not in checked and isinstance(value, Mapping) and "sha256" in value:
         left.append("model: pass --model FILE to compare the file with the hash")
@@ -189,7 +193,9 @@ def _count_problems(document: Record) -> Iterator[str]:
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
     answers = [*document["answers"], *document["unanswered"]]
-    yield from _answers_problems(document, _dearest(answers, document["max_groups_per_user"]))
+    yield from _answers_problems(
+        document, _most_expensive(answers, document["max_groups_per_user"])
+    )
 
 
 def _quantile_problems(document: Record) -> Iterator[str]:
@@ -203,7 +209,7 @@ def _quantile_problems(document: Record) -> Iterator[str]:
     answers = [*document["answers"], *document["unanswered"], *document["histogram"]]
     if not {answer["spent"] for answer in answers} <= {cost["spent"] for cost in costs}:
         yield "an answer states another cost than its group has"
-    yield from _answers_problems(document, _dearest(costs, document["max_groups_per_user"]))
+    yield from _answers_problems(document, _most_expensive(costs, document["max_groups_per_user"]))
 
 
 def _query_problems(document: Record) -> Iterator[str]:
@@ -215,7 +221,10 @@ def _query_problems(document: Record) -> Iterator[str]:
     yield from _source_problems(document)
     needed, most = Fraction(0), document["max_groups_per_user"]
     for part in document["parts"]:
-        cost = _dearest([*part["answers"], *part["unanswered"]], most)
+        costs = _group_costs([*part["answers"], *part["unanswered"]])
+        if any(len(group) > 1 for group in costs):
+            yield f"two answers of {part['of']} state different costs of their group"
+        cost = _most_expensive([{"spent": max(group)} for group in costs], most)
         cost += Fraction(part["share_of_dropped"])
         stated = Fraction(part["spent"])
         if not cost * (1 - _ROUNDING) <= stated <= cost * (1 + _ROUNDING):
@@ -224,7 +233,15 @@ def _query_problems(document: Record) -> Iterator[str]:
     yield from _answers_problems(document, needed)
 
 
-def _dearest(answers: Sequence[Record], most: int | None) -> Fraction:
+def _group_costs(answers: Sequence[Record]) -> list[set[float]]:
+    """Return the costs that the answers of each group state; quantiles of a group share one."""
+    costs: dict[str, set[float]] = {}
+    for answer in answers:
+        costs.setdefault(json.dumps(answer["group"]), set()).add(answer["spent"])
+    return list(costs.values())
+
+
+def _most_expensive(answers: Sequence[Record], most: int | None) -> Fraction:
     """Return the sum of the m largest group costs."""
     costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
     return sum(costs if most is None else costs[:most], Fraction(0))
@@ -238,6 +255,7 @@ def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
     if price.as_dict() != document["charged"]:
         yield "the charge is not the price of the outcome"
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
+    needed -= Fraction(public.get("paid_before", 0))  # by an earlier question, for the same path
     spent, total = Fraction(document["spent"][unit]), Fraction(public["total"])
     if Fraction(document["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING):
         yield "the worst case is not that of the request"
@@ -314,6 +332,7 @@ def _tuning_problems(document: Record) -> Iterator[str]:
         yield "the facts have another neighbouring relation than the tuning"
     yield from _level_problems(document)
     yield from _outcome_problems(document)
+    yield from _person_problems(document)
     stated = document["params"].get("features")
     record = terms.get("features", {"record": stated}) or {}  # scikit-learn's searches have none
     if isinstance(stated, Mapping) and stated != record.get("record"):
@@ -333,6 +352,20 @@ def job_epsilon_delta(charge: Guarantee, document: Record) -> ApproxDP:
     sizes = [sum(length for _, length in grid["candidates"]) for grid in requests["grids"]]
     looks = sum(sizes[number] * length for number, length in requests["planned"])
     return in_epsilon_delta(charge, terms["spent"]["delta"], terms["converted_at_order"], looks)
+
+
+def _person_problems(document: Record) -> Iterator[str]:
+    """Yield why a job cannot protect persons, if it says so: it counted or sampled rows."""
+    if unit_of_job(document["tuning"]) == "row":
+        return
+    for grid in document["requests"]["grids"]:
+        if grid["selector"]["name"] == Tell.name:
+            continue
+        counts = grid["selector"].get("held_out")
+        if grid["selector"].get("training") is None or (counts and counts["steps"] % SHARES):
+            yield "it says that it protects persons, but a request protects rows only"
+    if "facts" in document and document["facts"]["facts"]["user"] is None:
+        yield "it says that it protects persons, but its facts protect rows only"
 
 
 def _level_problems(document: Record) -> Iterator[str]:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
+from expost.certificates import document as documents
 from expost.certificates import query_words
 from expost.certificates.document import COUNT, FACTS, QUANTILE, QUERY, TUNING, Record
 from expost.certificates.document import person_words as _person_words
-from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
@@ -113,7 +114,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
         "charge": lambda: f"{_charge(document['spent'])}: what this release cost, search included",
         "meaning": lambda: _meaning(document, document["spent"]),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
-        "protects": lambda: protected_words(document["spent"]["neighbours"]),
+        "protects": lambda: documents.protected_words(document["spent"]["neighbours"]),
         **_common(document),
         **(_technical(document) | _selector(document) if verbose else {}),
     }
@@ -127,15 +128,16 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "groups": lambda: query_words.key_words(document["public"]),
         "answers": lambda: answers_words(document),
         "error": lambda: error_words(document["query"]),
-        "charge": lambda: f"{_amount(document['spent'])}: what these answers cost",
+        "charge": lambda: f"{_amount(document['spent'])}: {query_words.cost_words(document)}",
         "facts": lambda: _bought(document),
-        "meaning": lambda: _meaning(
-            document,
-            document["spent"] if "delta" not in document["guarantee"] else document["guarantee"],
-            "person",
-        ),
+        "meaning": lambda: _meaning(document, query_words.with_earlier(document), "person"),
         "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
-        "guarantee": lambda: f"{_charge(document['guarantee'])} for everything released",
+        "guarantee": lambda: (
+            None  # "at most" has said it
+            if document["guarantee"].items() >= document["worst_case"].items()
+            and not document["guarantee"].get("delta")
+            else f"{_charge(document['guarantee'])} for everything released"
+        ),
         "protects": lambda: persons_words(document["max_groups_per_user"]),
         **_common(document),
         **(
@@ -172,7 +174,7 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
         ),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
         "protects": lambda: (
-            protected_words(document["spent"]["neighbours"])
+            documents.protected_words(document["spent"]["neighbours"])
             if document["facts"]["user"] is None
             else "one person with all their rows"
         ),
@@ -192,14 +194,14 @@ def _tuning(document: Record, verbose: bool) -> dict[str, _Maker]:
         "told": lambda: told_words(job),
         "charge": lambda: f"{_amount(job['spent'])}: all attempts, training and scoring together",
         "facts": lambda: _bought(document),
-        "meaning": lambda: _meaning(document, job["spent"]),
+        "meaning": lambda: _meaning(document, job["spent"], documents.unit_of_job(job)),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before the job began",
         "attempts": lambda: _attempts(job),
-        "protects": lambda: protected_words(document["spent"]["neighbours"]),
+        "protects": lambda: documents.protected_words(document["spent"]["neighbours"], job["data"]),
         "data": lambda: job["data"].get("path") or job["data"].get("name") or _IN_PYTHON,
         "columns": lambda: _columns(job["data"]),
         "target": lambda: _target(job["data"]),
-        "rows": lambda: _rows(job),
+        "rows" if documents.unit_of_job(job) == "row" else "persons": lambda: _rows(job),
         "model": lambda: _model(document, verbose),
         "features": lambda: (job.get("features") or {}).get("in_words"),
         **_common(document),
@@ -296,12 +298,6 @@ def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
     return _person_words(epsilon, delta, unit)
 
 
-def protected_words(relation: str) -> str:
-    """Return who is protected by a charge per row."""
-    said = f"one row ({relation}): {RELATIONS.get(relation, relation)}"
-    return f"{said}. A person with several rows is protected less."
-
-
 def method_of(selector: Record) -> str:
     """Return how a selector works: its name, or "progressive" if its path is such a training."""
     progressive = selector.get("training") == "progressive"
@@ -311,9 +307,7 @@ def method_of(selector: Record) -> str:
 def method_words(document: Record) -> list[str]:
     """Return how a release was found: a line per kind of request that was made."""
     if document.get("kind") in (COUNT, QUERY):
-        law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
-        noise = law.get(document["public"].get("noise", ""), "discrete")
-        return [f"{noise} noise of each group is reduced step by step; the last step is paid"]
+        return query_words.count_method(document)
     if document.get("kind") == QUANTILE:
         return [query_words.QUANTILE_METHOD]
     if document.get("kind") == FACTS:
@@ -417,6 +411,8 @@ def error_words(query: Record) -> str:
     if query.get("top") is not None:
         return f"the {query['top']} largest groups, with {100 * query['confidence']:g} % confidence"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
+    if query.get("within_rank") is not None:
+        wanted += f", quantiles within {query['within_rank']:g} of their rank"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
 
 
@@ -484,14 +480,17 @@ def bounds_words(job: Record) -> str | None:
         return None
     side, larger = side_words(goal), goal["larger_is_better"]
     scored = bound_text(_within(bounds["bound_on_scoring_rows"], goal), larger)
-    text = f"{side} {scored} on the scoring rows"
+    units = (
+        f"{documents.unit_of_job(job)}s" if _noisy(job) else "rows"
+    )  # public rows have no persons
+    text = f"{side} {scored} on the scoring {units}"
     if bounds["bound_on_population"] is not None:
         new = bound_text(_within(bounds["bound_on_population"], goal), larger)
-        text += f", {side} {new} on new rows of the same population"
+        text += f", {side} {new} on new {units} of the same population"
     certain = min(bounds["confidence"], goal["confidence"])  # of the whole job: each has no less
     text += f" ({100 * certain:g} % confidence each)"
     if bounds["bound_on_population"] is None and bounds.get("why_no_bound_on_population"):
-        text += f"; no bound for new rows: {bounds['why_no_bound_on_population']}"
+        text += f"; no bound for new {units}: {bounds['why_no_bound_on_population']}"
     return text
 
 
@@ -518,7 +517,7 @@ def told_words(job: Record) -> str | None:
     told = job.get("told")
     if told is None or told["score"] is None:
         return None
-    text = f"about {told['score']:.4g} on the held-out rows"
+    text = f"about {told['score']:.4g} on the held-out {documents.unit_of_job(job)}s"
     if told["low"] is not None:
         low, high = bound_text(told["low"], True), bound_text(told["high"], False)
         text += f", between {low} and {high} ({100 * told['confidence']:g} % confidence)"
@@ -540,10 +539,11 @@ def advice_words(job: Record) -> list[str]:
     advice, paths = [lower], any(attempt.get("params") for attempt in job["attempts"])
     if privacy.get("max_epsilon") is not None:
         advice.append(f"a larger max_epsilon (now {privacy['max_epsilon']:g})")
-    advice.append("more rows: the noise per row falls with their number")
+    unit = documents.unit_of_job(job)
+    advice.append(f"more {unit}s: the noise per {unit} falls with their number")
     advice.append("other features (model.features)" if paths else "other levels or settings")
     if privacy["scoring"] == "private":
-        advice.append("scoring on more held-out rows (holdout) or on public ones (public_test)")
+        advice.append(f"scoring on more held-out {unit}s (holdout) or public rows (public_test)")
     if paths and privacy["scoring"] == "private" and told is None:
         advice.append("tell, which buys a sharper score of the missed model")
     return advice
@@ -610,8 +610,8 @@ def _target(data: Record) -> str | None:
         low, high = data["target_bounds"]
         return f"{name}number from {low:g} to {high:g}"
     classes = data.get("classes")
-    if classes is None:
-        return None
+    if classes is None or classes == 1:
+        return classes and "none: the module computes the loss of a row from the row"
     if not isinstance(classes, list):
         return f"{name}{value_words(classes)} classes"
     return f"{name}{len(classes)} classes: {', '.join(map(str, classes))}"

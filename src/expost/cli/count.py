@@ -27,10 +27,23 @@ from expost.analytics.learned_facts import facts_delta, fill_stated_facts
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
-from expost.cli.count_screens import render_answers, render_plan, render_result
+from expost.cli.count_screens import (
+    facts_cost_words,
+    render_answers,
+    render_plan,
+    render_result,
+)
 from expost.cli.describe import show_plan
-from expost.cli.output import Json, Verbose, note_error, notes, show, shown_up
-from expost.cli.request_options import request_option, with_options
+from expost.cli.output import (
+    Json,
+    Verbose,
+    note_error,
+    notes,
+    request_option,
+    show,
+    shown_up,
+    with_options,
+)
 from expost.errors import InvalidInput
 from expost.facts.describe import plan as facts_plan
 from expost.files import read_small
@@ -210,12 +223,14 @@ def _finish(
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     if result.asked_before:
         notes.print("Asked before: this is the answer that was paid for; nothing is charged now.")
-    if result.facts is not None and result.total is not None:
+    elif paid := result.public.get("paid_before"):
         notes.print(
-            f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
-            f"({shown_up(result.total.epsilon)}, {result.total.delta:g})-DP.",
+            f"Continues an earlier question, which paid ε = {shown_up(paid)}; only the difference "
+            "is charged now.",
             highlight=False,
         )
+    if result.facts is not None:
+        notes.print(facts_cost_words(result, result.facts), highlight=False)
     if out is not None and not _streamed(out):
         result.save(out)
     if out is not None and failure is None:

@@ -5,7 +5,9 @@ Tests: ``tests/cli/test_count_cli.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +22,7 @@ from expost.analytics.refinement import Answer
 from expost.analytics.sql_result import QueryResult
 from expost.certificates.document import person_words
 from expost.cli.output import shown_up, visible
+from expost.facts.describe import Facts
 from expost.privacy.charges import ShareCharges
 from expost.rationals import charge_text
 
@@ -27,7 +30,7 @@ Answers = CountResult | QueryResult | QuantileResult
 _SHOWN = 40
 _VAGUE = 0.5  # a share whose interval is wider says nothing
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
-_SHARES = {"pairs": "(user, group) pairs", "rows": "rows", "amount": "the amount"}
+_SHARES = {"pairs": "(user, group) pairs", "rows": "the rows", "amount": "the amount"}
 
 
 def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:
@@ -75,8 +78,10 @@ def _about_unanswered(result: CountResult) -> str:
         )
     text = (
         "Groups that are not answered are too small for this budget and this error; their "
-        "intervals still hold."
+        "intervals still hold. A larger --within or --epsilon answers more."
     )
+    if result.query["kind"] in ("sum", "mean"):
+        text += " Values that are not numbers are ignored."
     if result.public["keys"] == "listed" and result.query["by"]:
         text += " Names of groups are compared letter by letter: capitals and spaces matter."
     return text
@@ -90,8 +95,10 @@ def _about_spent(result: Answers) -> str:
         total += f" (zCDP; the most that {_before(result)} allows)"
     if result.ledger is not None and not isinstance(result.charges, ShareCharges):
         rest = f" The ledger is charged the whole {_before(result)}: one δ covers all outcomes."
+    elif result.remaining <= 1e-9 * result.public["total"]:  # what rounding leaves
+        rest = ""
     elif result.ledger is not None:
-        rest = f" The other {result.remaining:.2g} goes back to the budget."
+        rest = f" The other {result.remaining:.2g} is returned to the budget."
     else:
         rest = f" The other {result.remaining:.2g} was not used."
     return f"Cost: {unit} = {spent} of {total}.{rest}"
@@ -112,6 +119,24 @@ def _meaning(result: Answers) -> str:
     if isinstance(result, CountResult) and result.facts is not None:
         epsilon, delta = epsilon + result.facts.epsilon, delta + result.facts.delta
     return person_words(epsilon, delta)
+
+
+def facts_cost_words(result: CountResult, facts: Facts) -> str:
+    """What the answers and the facts that were bought for them cost together."""
+
+    def together(amount: float) -> str:
+        """The sum as the decimals that are shown: 0.8 and 0.2 are 1, not 1.001."""
+        parts = (amount, facts.epsilon)
+        return shown_up(float(sum(Fraction(repr(float(part))) for part in parts)))
+
+    before = result.guarantee.as_dict()
+    delta = before.get("delta", 0.0)
+    most = f"ε = {together(before['epsilon'])}"
+    text = f"Facts: ε = {shown_up(facts.epsilon)} besides. "
+    total = f"δ = {charge_text(delta + facts.delta)}"
+    if result.unit == "epsilon" and not delta:
+        return f"{text}Total: ε = {together(result.spent)}, {total}; at most {most} was possible."
+    return f"{text}Total: at most {most}, {total}."
 
 
 def _about_guarantee(result: Answers) -> str:
@@ -136,6 +161,8 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
     """How much the caps dropped, if the budget is large enough to say."""
     rows, what = result.public["max_rows_per_user"], _SHARES[share["of"]]
     caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
+    if (amount := result.public["max_amount_per_user"]) is not None:
+        caps = f" of {amount:,.6g} per user and group"
     if caps and result.public["rows_chosen_privately"]:
         caps += " (chosen privately)"
     least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
@@ -202,10 +229,18 @@ def render_plan(console: Console, planned: plans.QueryPlan) -> None:
     console.print(table)
     most = planned.max_groups_per_user
     how = " (assumed; it will be chosen privately)" if planned.assumed else ""
+    size = math.ceil(planned.smallest)
+    share = (
+        f"With at most {most:,} groups per user{how} every group can have {unit} = "
+        f"{planned.for_values / most:.3g}: enough for "
+        + (f"{size:,} users or more." if size else "a group of any size.")
+        if most < plans.MANY_GROUPS
+        else "Every group is paid for. If a person is in few groups, --max-groups-per-user M pays "
+        "for the M most expensive groups only; --keys FILE says how many groups there are."
+    )
     console.print(
         f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "
-        f"With at most {most:,} groups per user{how} every group can have {unit} = "
-        f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
+        + share
     )
     if planned.assumed_rows is not None:
         console.print(

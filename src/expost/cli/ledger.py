@@ -1,6 +1,6 @@
 """``expost ledger``: create, change, show, check and export ledgers.
 
-Commands that only look open the ledger for reading, and write nothing.
+Commands that only look open the ledger for reading, and write nothing. Amounts are exact decimals.
 Tests: ``tests/cli/test_ledger_cli.py``.
 """
 
@@ -13,15 +13,17 @@ import time
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from expost import plots
+from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.ledger import Ledger
 from expost.budget.ledger_rows import Entry
+from expost.budget.limits import Budget, amount_from, float_below
 from expost.budget.signing import (
     SigningKey,
     head_problems,
@@ -32,13 +34,6 @@ from expost.budget.signing import (
 )
 from expost.budget.totals import check_share, timestamp
 from expost.certificates.words import guarantee_words
-from expost.cli.ledger_options import (
-    BudgetKind,
-    OrderRule,
-    budget_from_options,
-    changed,
-    parse_caps,
-)
 from expost.cli.ledger_tables import (
     Filters,
     budgets_of,
@@ -62,6 +57,107 @@ from expost.cli.output import (
     visible,
 )
 from expost.errors import InvalidInput
+
+
+class BudgetKind(StrEnum):
+    """The kinds of budget."""
+
+    pure = "pure"
+    approx = "approx"
+    zcdp = "zcdp"
+    renyi = "renyi"
+
+
+class OrderRule(StrEnum):
+    """Whether all orders of a Rényi budget must stay within their limits, or any of them."""
+
+    all = "all"
+    any = "any"
+
+
+def budget_from_options(
+    epsilon: str,
+    delta: str | None,
+    kind: BudgetKind | None,
+    orders: str | None,
+    rule: str,
+    neighbours: str,
+) -> Budget:
+    """Return the budget that the options describe."""
+    chosen = kind or (BudgetKind.pure if delta is None else BudgetKind.approx)
+    if chosen is BudgetKind.pure:
+        if delta is not None and amount_from(delta, "delta") != 0:
+            raise InvalidInput(
+                "delta", delta, "a pure budget has no δ; omit --delta, or choose another --kind"
+            )
+        return PureBudget(_exact(epsilon), neighbours)
+    if delta is None:
+        raise InvalidInput(
+            "delta", None, f"pass --delta, which a budget of kind {chosen.value} needs"
+        )
+    if chosen is BudgetKind.approx:
+        return ApproxBudget(_exact(epsilon), _exact(delta), neighbours)
+    pair = _floats(epsilon, delta)
+    if chosen is BudgetKind.zcdp:
+        return ZCDPBudget.for_approx(*pair, neighbours)
+    if orders is None:
+        raise InvalidInput(
+            "orders", None, "pass --orders for a Rényi budget, for example 2,4,8,16,32"
+        )
+    try:
+        listed = [float(part) for part in orders.split(",")]
+    except ValueError:
+        raise InvalidInput(
+            "orders", orders, "give numbers above 1, separated by commas, for example 2,4,8"
+        ) from None
+    return RenyiBudget.for_approx(*pair, listed, rule, neighbours)
+
+
+def parse_caps(texts: list[str]) -> list[tuple[str, str]]:
+    """Parse texts of the form ANALYST=EPSILON; refuse an analyst who is named twice."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        who, sign, limit = text.rpartition("=")
+        try:
+            amount_from(limit, "cap")
+        except InvalidInput:
+            sign = ""
+        if not sign or not who:
+            raise InvalidInput("cap", text, "give ANALYST=EPSILON, for example ann=1.5")
+        if who in pairs:
+            raise InvalidInput("cap", text, "this analyst has a cap already; give one per analyst")
+        pairs[who] = limit
+    return list(pairs.items())
+
+
+def changed(present: Budget, epsilon: str, delta: str | None) -> Budget:
+    """Return a budget of the same kind with another ε, and another δ if it is given."""
+    kind = BudgetKind(present.kind)
+    target = getattr(present, "target", None)
+    known = getattr(present, "delta", None) if target is None else target[1]
+    orders = getattr(present, "orders", None)
+    return budget_from_options(
+        epsilon,
+        delta if delta is not None or known is None else repr(known),
+        kind,
+        None if orders is None else ",".join(map(repr, orders)),
+        present.rule,
+        present.neighbours,
+    )
+
+
+def _exact(text: str) -> Any:
+    """A decimal text, for a budget that reads it exactly."""
+    return text
+
+
+def _floats(epsilon: str, delta: str) -> tuple[float, float]:
+    """Two decimals as floats that are not above them, for budgets computed from (ε, δ)."""
+    return (
+        float_below(amount_from(epsilon, "epsilon")),
+        float_below(amount_from(delta, "delta")),
+    )
+
 
 app = typer.Typer(
     help="Privacy budgets that cannot be overspent, in a SQLite file or a PostgreSQL database.",

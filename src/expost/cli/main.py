@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,11 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from expost._version import __version__
-from expost.cli import certificate, ledger
+from expost.cli import certificate, ledger, server
 from expost.cli.audit import audit_command
+from expost.cli.certificate import evidence_command
 from expost.cli.count import CountCommand, count_command
 from expost.cli.describe import describe_command
-from expost.cli.evidence import evidence_command
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
@@ -30,14 +31,13 @@ from expost.cli.output import (
     note_error,
     noted_mistakes,
     notes,
+    schema,
     show_error,
     visible,
 )
 from expost.cli.plan import plan_command
 from expost.cli.quantile import quantile_command
 from expost.cli.query_sql import query_command
-from expost.cli.request_options import schema
-from expost.cli.serve import serve
 from expost.cli.tour import tour_command
 from expost.cli.tune import tune_command
 from expost.errors import BudgetRefused, ExpostError
@@ -45,6 +45,7 @@ from expost.errors import BudgetRefused, ExpostError
 _ELSEWHERE = {
     "sum": "expost count FILE --sum COLUMN --bounds LOW:HIGH",
     "mean": "expost count FILE --mean COLUMN --bounds LOW:HIGH",
+    "serve": "expost server start --home FOLDER",
 }
 
 
@@ -56,7 +57,7 @@ class Commands(TyperGroup):
         if ctx.params.get("server"):
             from expost.cli import remote
 
-            return typer.main.get_group(remote.app).get_command(ctx, cmd_name)
+            return _built(remote.app).get_command(ctx, cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -113,8 +114,9 @@ def options(
         str | None,
         typer.Option(
             "--server",
-            help="Ask this server (expost serve) instead of reading data here. Commands: count, "
-            "plan, tune, datasets, release, ledger show. The token is read from EXPOST_TOKEN.",
+            help="Ask this server (expost server start) instead of reading data here. Commands: "
+            "count, plan, tune, datasets, release, ledger show. The token is read from "
+            "EXPOST_TOKEN.",
         ),
     ] = None,
     token_file: Annotated[
@@ -139,10 +141,16 @@ app.command("quantile", cls=CountCommand)(quantile_command)
 app.command("query")(query_command)
 app.command()(schema)
 app.command("audit")(audit_command)
-app.command()(serve)
 app.command("evidence")(evidence_command)
 app.add_typer(certificate.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(server.app, name="server")
+
+
+@cache
+def _built(command: typer.Typer) -> Any:
+    """The parser of a command and its subcommands, built once per process."""
+    return typer.main.get_command(command)
 
 
 def main() -> None:
@@ -160,7 +168,7 @@ def run_command(command: typer.Typer) -> None:
     begin_command()
     accept_any_text()
     try:
-        command()
+        _built(command)()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
         code = BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT
         note_error(type(error).__name__, _reason(error), getattr(error, "field", None))

@@ -21,8 +21,7 @@ from expost.analytics.quantiles import QuantileResult, check_quantile_file, quan
 from expost.analytics.request import request_settings
 from expost.cli.count import check_new_certificate, parse_cap, read_keys
 from expost.cli.count_screens import render_cost
-from expost.cli.output import Json, Verbose, notes, show, visible
-from expost.cli.request_options import request_option, with_options
+from expost.cli.output import Json, Verbose, notes, request_option, show, visible, with_options
 from expost.errors import InvalidInput
 
 _SHOWN = 40
@@ -133,10 +132,16 @@ def _render(console: Console, result: QuantileResult, verbose: bool) -> None:
         _render_quantiles(console, result)
     if result.histogram:
         _render_bins(console, result)
+    if result.unanswered and result.within_rank is not None:
+        console.print(
+            "Quantiles that are not answered need more than the budget has. A larger --within-rank "
+            "or --epsilon answers more; so does --max-groups-per-user, if a person is in few "
+            "groups: it pays for that many groups only."
+        )
     rows = result.max_rows_per_user
     console.print(
-        f"Of one person {rows} row{'s' * (rows != 1)} per group count{'s' * (rows == 1)}, chosen "
-        "by a hash; ranks are those of the rows that count."
+        f"{'One row' if rows == 1 else f'Up to {rows} rows'} per person and group count"
+        f"{'s' * (rows == 1)}, chosen at random; ranks are among the rows that count."
     )
     render_cost(console, result, verbose)
 
@@ -150,7 +155,10 @@ def _render_quantiles(console: Console, result: QuantileResult) -> None:
     if result.within_rank is None:
         title = f"{total:,} quantiles ({result.confidence:.0%} confidence)"
     table = Table(title=title, title_justify="left")
-    for heading in ("group", "rank", "value", "its rank is", "the quantile is", "answered"):
+    # Without --value-intervals the values between which a quantile lies are far apart: in --json.
+    spans = ["the quantile is"] if result.query["value_intervals"] else []
+    goals = [] if result.within_rank is None else ["answered"]  # without a goal nothing is missed
+    for heading in ("group", "rank", "value", "its rank is", *spans, *goals):
         side: Any = "left" if heading == "group" else "right"
         table.add_column(heading, justify=side, overflow="fold")
     listed = [(answer, "yes") for answer in result.answers]
@@ -162,8 +170,8 @@ def _render_quantiles(console: Console, result: QuantileResult) -> None:
             f"{answer.at:g}",
             number_text(answer.estimate) if known else "–",
             f"{answer.rank_low:.3f} – {answer.rank_high:.3f}" if known else "–",
-            f"{number_text(answer.low)} – {number_text(answer.high)}",
-            word,
+            *(f"{number_text(answer.low)} – {number_text(answer.high)}" for _ in spans),
+            *(word for _ in goals),
         )
     console.print(table)
     if len(listed) > _SHOWN:
@@ -196,4 +204,7 @@ def _render_plan(console: Console, planned: dict[str, Any]) -> None:
     for size in planned["sizes"]:
         table.add_row(f"{size['size']:,}", f"{size['cost']:.3g}")
     console.print(table)
-    console.print(f"Total {unit} = {planned['total']:.4g}; under a cap of m groups each has 1/m.")
+    console.print(
+        f"Total {unit} = {planned['total']:.4g}. A group can have this, divided by the number of "
+        "groups or by --max-groups-per-user."
+    )

@@ -24,8 +24,16 @@ from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
 from expost.cli.count import check_new_certificate, parse_cap, read_keys
 from expost.cli.count_screens import render_cost
-from expost.cli.output import Json, Verbose, notes, show, shown_up, visible
-from expost.cli.request_options import request_option, with_options
+from expost.cli.output import (
+    Json,
+    Verbose,
+    notes,
+    request_option,
+    show,
+    shown_up,
+    visible,
+    with_options,
+)
 from expost.errors import InvalidInput
 
 _SHOWN = 40
@@ -162,18 +170,25 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
     for measure in answers.measures:
         table.add_column(visible(measure.name), justify="right", overflow="fold")
         table.add_column(f"{result.confidence:.0%} interval", justify="right", overflow="fold")
-    table.add_column("answered", justify="right")
+    table.add_column("answered", justify="right", no_wrap=True, min_width=8)
     for index, row in enumerate(result.rows[:_SHOWN]):
         cells = [Text(visible(key)) for key in answers.groups[index]]
         for measure in answers.measures:
             ends = measure.lows[index], measure.highs[index]
             rounded = round_answer(measure.estimates[index], *ends, whole=measure.whole)
             said = [number_text(number, whole=measure.whole) for number in rounded]
-            cells += [Text(said[0]), Text(f"{said[1]} – {said[2]}")]
+            between = "–" if said[1] == said[2] == "–" else f"{said[1]} – {said[2]}"
+            cells += [Text(said[0]), Text(between)]
         table.add_row(*cells, Text("yes" if row.answered else "no"))
     console.print(table)
     if len(result.rows) > _SHOWN:
         console.print(f"… and {len(result.rows) - _SHOWN} more (--out or --json for all).")
+    if answered < len(result.rows):
+        console.print(
+            "Rows that are not answered need more than the budget has for all their columns; their "
+            "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
+            "aggregates answer more (--plan says which is expensive)."
+        )
     render_cost(console, result, verbose)
     if verbose:
         parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)

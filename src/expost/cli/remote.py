@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from expost.analytics.answer_files import check_out, write_document
+from expost.cli.certificate import PackFolder, Period, PrivateKey, check_period, write_pack
 from expost.cli.count import (
     MeanColumn,
     Out,
@@ -26,14 +27,13 @@ from expost.cli.count import (
     with_request_options,
 )
 from expost.cli.count_screens import render_result
-from expost.cli.evidence import PackFolder, Period, PrivateKey, check_period, write_pack
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
 from expost.server.client import Connection, connect
 from expost.tuning.request.tune_request import parsed
 
-app = typer.Typer(no_args_is_help=True, help="Ask a server (expost serve).")
+app = typer.Typer(no_args_is_help=True, help="Ask a server (expost server start).")
 ledger_app = typer.Typer(no_args_is_help=True, help="Budgets of the server.")
 app.add_typer(ledger_app, name="ledger")
 

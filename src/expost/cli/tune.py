@@ -32,8 +32,18 @@ from rich.text import Text
 
 from expost.budget.ledger import Ledger
 from expost.cli.describe import show_plan
-from expost.cli.output import MISSED_BAR, Json, Verbose, notes, show, value_in_words, visible
-from expost.cli.request_options import request_option, with_options
+from expost.cli.output import (
+    MISSED_BAR,
+    Json,
+    Verbose,
+    notes,
+    request_option,
+    show,
+    shown_up,
+    value_in_words,
+    visible,
+    with_options,
+)
 from expost.cli.tune_output import announce, render
 from expost.errors import BudgetRefused, InvalidInput
 from expost.execution.dispatch import EXECUTORS
@@ -391,7 +401,7 @@ def tune_command(
     JOB is a TOML file, or a file of rows: expost tune rows.csv --target label --at-least 0.8
 
     The job costs at most --max-epsilon. If the goal is missed, the exit code is 5; a model that was
-    paid is released all the same, as missed-model.npz.
+    paid is still released, as missed-model.npz.
     """
     given = given_settings(options)
     if init:
@@ -436,6 +446,9 @@ def tune_command(
         def announced(planned: JobPlan) -> None:
             display.update(planning, visible=False)
             announce(notes, planned, asked.twice_the_holdout(), verbose)
+            if learns:
+                facts = shown_up(asked.given["learn_facts"])
+                notes.print(f"Facts cost at most ε = {facts} in addition.", highlight=False)
             if out is None and folder != _folder_name(job):
                 notes.print(
                     f"{_folder_name(job)} holds a finished job. This is a further release, into "

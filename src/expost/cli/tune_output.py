@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.certificates.document import person_words
+from expost.certificates.document import person_words, protected_words, unit_of_job
 from expost.certificates.words import (
     bounds_words,
     charge_words,
@@ -135,7 +135,7 @@ def render(console: Console, result: Tuned, folder: Path, verbose: bool = False)
         ("score", _scored(record) if result.model is not None else None),
         ("told", told_words(record)),
         ("cost", _cost(result)),
-        ("meaning", person_words(result.spent.epsilon, result.spent.delta, "row")),
+        ("meaning", person_words(result.spent.epsilon, result.spent.delta, unit_of_job(record))),
         ("likely", _was_likely(result)),
         ("what to try", _what_to_try(result)),
     ):
@@ -226,8 +226,9 @@ def _details(result: Tuned, record: Mapping[str, Any]) -> Table:
     if result.release.spent.as_approx() is None:  # the budget has another unit
         table.add_row("charged", charge_words(result.release.spent))
     _render_comparison(table, result)
-    relation = result.details["neighbours"]
-    table.add_row("neighbours", f"{relation}: {RELATIONS[relation]}")
+    relation, data = result.details["neighbours"], result.details["data"]
+    said = RELATIONS[relation] if data["user"] is None else protected_words(relation, data)
+    table.add_row("neighbours", f"{relation}: {visible(said)}")
     (how,) = method_words({"selector": result.release.selector})
     table.add_row("method", f"{how} (theorems: expost certificate FILE --verbose)")
     return table

@@ -287,6 +287,8 @@ def words_of(column: ColumnFacts, rows: float) -> str:
         return f"{low} to {high}" + (", logarithm advised" if column.logarithm else "")
     if column.kind in (CATEGORY, YES_NO):
         shares = [f"{name} {count / rows:.0%}" for name, count in column.categories.items()]
+        if not shares:
+            return "no value is frequent enough to be named"
         more = len(shares) - _LISTED
         return ", ".join([*shares[:_LISTED], *([f"{more} more"] if more > 0 else []), "other"])
     return ""

@@ -49,7 +49,7 @@ from expost.privacy.profiles import gaussian_delta, gaussian_mu
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.source import Randomness
 
-NUMBER, WHOLE_NUMBER, DAY, YES_NO = "number", "whole number", "date", "yes/no"
+NUMBER, WHOLE_NUMBER, DAY, YES_NO = "number", "whole number", "date", "boolean"
 CATEGORY, TEXT, IDENTIFIER = "category", "text", "identifier"
 KINDS = (NUMBER, WHOLE_NUMBER, DAY, YES_NO, CATEGORY, TEXT, IDENTIFIER)
 """What a column may be."""
@@ -139,7 +139,7 @@ class ColumnFacts:
     Attributes
     ----------
     kind : str
-        "number", "whole number", "date", "yes/no", "category", "text" or "identifier".
+        "number", "whole number", "date", "boolean", "category", "text" or "identifier".
     range : Range or None
         Bounds, median and histogram of a column of numbers or dates.
     categories : mapping of str to float

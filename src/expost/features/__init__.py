@@ -17,7 +17,7 @@ from a file                        :func:`features_from_dict`
 =================================  =================================================================
 """
 
-from expost.features.choice import auto_features, features_from_dict
+from expost.features.choice import Chain, Columns, auto_features, features_from_dict
 from expost.features.columns import (
     Bins,
     Booleans,
@@ -27,10 +27,8 @@ from expost.features.columns import (
     OneHot,
     SignedLogarithm,
 )
-from expost.features.combined import Chain, Columns
 from expost.features.feature_map import Features
-from expost.features.fourier import RandomFourier
-from expost.features.functions import Encoder, Function
+from expost.features.functions import Encoder, Function, RandomFourier
 from expost.features.pictures import OrientedGradients
 from expost.features.text import HashedText
 

@@ -5,12 +5,18 @@ the same for *all* continuations. If it equals an entry (probability 2^-64 per e
 beyond the table, :func:`~expost.randomness.coins.invert` continues with more bits. The
 distribution is therefore exact, although nearly every draw costs one look-up.
 
-Tests: ``tests/randomness/test_samplers.py`` and ``tests/statistical/test_samplers.py``.
+:func:`weighted_choice` draws once from the exponential mechanism with a base measure, in the same
+way: floating point narrows the cumulative weights down to intervals, and :func:`invert` continues
+with the same word where the errors (:data:`_ERROR` per outcome) leave a doubt.
+
+Tests: ``tests/randomness/test_samplers.py``, ``tests/randomness/test_weighted_choice.py``,
+``tests/statistical/test_samplers.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -24,6 +30,7 @@ from expost.errors import InvalidInput
 from expost.randomness import coins
 from expost.randomness.coins import (
     ZERO,
+    Bracket,
     FoldedGaussianLaw,
     GeometricLaw,
     KeepLaw,
@@ -39,6 +46,9 @@ _TAIL = 45  # e^{−45} < 2^{−64}
 LARGEST_SCALE = 2**50
 """The largest scale of discrete Laplace noise; it keeps every sum inside 64 bits."""
 _LARGEST_TABLED_DEVIATION = 2048
+_WORD = 2.0**64
+_ERROR = 2.0**-49  # per outcome, of the cumulative weights; exp, product and sum err by 2^-51
+_ALWAYS = 4096  # outcomes' worth of error for the exponents: a rounded one errs by ≤ 1075·2^-53
 
 
 class InversionTable:
@@ -199,3 +209,48 @@ def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness
         fresh = discrete_laplaces(scales[level], count, randomness)
         path[level] = path[level + 1] + np.where(keep, 0, fresh)
     return path
+
+
+@dataclass(frozen=True)
+class ExponentialLaw:
+    """P(k) ∝ masses[k]·e^{−rate·distances[k]}; distances are ≥ 0, and one mass is positive."""
+
+    masses_: Sequence[int]
+    distances: Sequence[int]
+    rate: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see ``Law.masses``."""
+        a = arithmetic(precision)
+        nearest = min(self.distances)
+        weights = [
+            a.times_ratio(a.exp_minus(a.rational(self.rate * (distance - nearest))), mass, 1)
+            for mass, distance in zip(self.masses_, self.distances, strict=True)
+        ]
+        total: Bracket = (ZERO, ZERO)
+        for weight in weights:
+            total = a.add(total, weight)
+        for weight in weights:
+            yield a.over(weight, total)
+
+
+def weighted_choice(
+    masses: Integers, distances: Integers, rate: Fraction, randomness: Randomness
+) -> int:
+    """Return k with probability proportional to masses[k]·e^{−rate·distances[k]}.
+
+    ``masses``: ≥ 0, at most 2^53, one of them positive. ``distances``: ≥ 0. ``rate``: ≥ 0. Where
+    the nearest outcome has mass 0, the masses of the others still decide.
+    """
+    nearest = int(distances[masses > 0].min())
+    apart = np.maximum(distances - nearest, 0)
+    upto = np.cumsum(masses * np.exp(-float(rate) * apart))
+    word = int(randomness.words(1)[0])
+    total, error = float(upto[-1]), _ERROR * (len(upto) + _ALWAYS)
+    low = total * (word / _WORD - error)
+    high = total * ((word + 1) / _WORD + error)
+    first, last = np.searchsorted(upto, (low, high), side="right")
+    if first == last and first < len(upto):
+        return int(first)
+    law = ExponentialLaw(masses.tolist(), distances.tolist(), rate)
+    return invert(law, randomness, prefix=word, prefix_bits=64)

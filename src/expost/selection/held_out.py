@@ -65,6 +65,8 @@ from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive, root_up
 
+SHARES = 2**12
+"""The shares of a person's rows add up to this, where persons are counted and not rows."""
 _FAILING = Fraction(45, 100)  # share of ε_i for all failures up to look i if counts rise and fall
 
 
@@ -211,7 +213,8 @@ class GaussianCounts:
         """Return what is reported of a level: the output with its noisy count."""
         deviation, threshold = self.deviations[index], self.thresholds[index]
         # The noise is added before anything is rounded: round(f + σz), not f + round(σz).
-        counted = np.array([int(self.count(output, data))], dtype=np.float64)
+        exact = min(max(int(self.count(output, data)), -(2**53)), 2**53)  # moves no count further
+        counted = np.array([exact], dtype=np.float64)
         lattice = lattice_for(deviation)
         noisy = math.floor(float(add_gaussian(counted, lattice, randomness)[0]) + 0.5)
         if self.report is None:

@@ -1,4 +1,4 @@
-"""``expost serve``: analysts ask, the data stays where it is, and only releases leave.
+"""``expost server start``: analysts ask, the data stays where it is, and only releases leave.
 
 ``settings``        where a server keeps its files, and how it listens
 ``problems``        errors with their HTTP status
@@ -8,6 +8,7 @@
 ``jobs/``           from a question to its result
 ``service``         every action, with the role that it needs; used by API and pages alike
 ``administration``  the actions of owners and auditors
+``notices``         webhooks and mail
 ``api/``            the HTTP API
 ``pages/``          the pages
 ``app``             the application

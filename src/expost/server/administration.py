@@ -5,7 +5,7 @@ Tests: ``tests/server/test_service.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,12 +23,13 @@ from expost.server.jobs.buy_facts import (
     with_stand_ins,
     without_stand_ins,
 )
-from expost.server.jobs.datasets import Datasets, check_dataset
+from expost.server.jobs.datasets import RULES, Datasets, check_dataset, may_ask
 from expost.server.jobs.ledgers import Ledgers, make_budget
 from expost.server.jobs.prices import check_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
 from expost.server.people.accounts import ANALYST, OWNER, People, Person
 from expost.server.people.roles import action
+from expost.server.problems import NotFound
 
 
 class Administration:
@@ -62,11 +63,15 @@ class Administration:
 
     @action
     def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Change the facts of a data set; its name, kind and budget stay."""
+        """Change the facts of a data set; its name, kind and budget stay.
+
+        So does who may ask and what is approved, unless the facts say otherwise (or None).
+        """
         present = self._datasets.get(name)
+        facts = {key: present.get(key) for key in RULES} | dict(facts)
         fixed = {key: present[key] for key in ("name", "kind", "budget")}
         fixed |= {"bought": present["bought"]} if "bought" in present else {}
-        facts = self._bought(person, dict(facts) | fixed)
+        facts = self._bought(person, facts | fixed)
         document = self.preview(person, facts | {"version": present["version"] + 1})
         self._datasets.change(document, person.name)
         return document
@@ -95,6 +100,14 @@ class Administration:
         """Add a person."""
         self._people.add(name, role, person.name)
         return {"name": name, "role": role}
+
+    @action
+    def change_person(
+        self, person: Person, name: str, groups: Sequence[str], mail: str = ""
+    ) -> dict[str, Any]:
+        """Set the groups of a person, by which data sets are open to them, and their address."""
+        self._people.set_profile(name, groups, mail, person.name)
+        return {"name": name, "groups": sorted(set(groups)), "mail": mail}
 
     @action
     def disable_person(self, person: Person, name: str) -> dict[str, Any]:
@@ -201,11 +214,29 @@ class Administration:
     @action
     def budgets(self, person: Person) -> list[dict[str, Any]]:
         """Return the budgets with what is settled, held and left."""
-        return [self._budget(person, name) for name in self._ledgers.names()]
+        hidden = self._hidden_budgets(person)
+        return [self._budget(person, name) for name in self._ledgers.names() if name not in hidden]
+
+    def _may_ask(self, person: Person, facts: Mapping[str, Any]) -> bool:
+        """Whether a data set exists for a person: owners and auditors see all of them."""
+        return person.role != ANALYST or may_ask(facts, person.name, self._people.groups_of)
+
+    def _hidden_budgets(self, person: Person) -> set[str]:
+        """The budgets that pay only for data sets which the person may not ask about."""
+        sets = [] if person.role != ANALYST else self._datasets.listed(retired=True)
+        mine = {facts["budget"] for facts in sets if self._may_ask(person, facts)}
+        return {facts["budget"] for facts in sets} - mine
+
+    def _check_budget(self, person: Person, name: str) -> None:
+        """Refuse a budget that does not exist for a person."""
+        if name in self._hidden_budgets(person):
+            raise NotFound("there is no such budget", "budget")
+        self._ledgers.check(name)
 
     @action
     def budget(self, person: Person, name: str) -> dict[str, Any]:
         """Return one budget; owners and auditors see its open reservations and refusals."""
+        self._check_budget(person, name)
         whole = self._budget(person, name)
         if person.role == ANALYST:
             return whole
@@ -231,11 +262,12 @@ class Administration:
     @action
     def history(self, person: Person, name: str) -> dict[str, Any]:
         """Return spent and held over time; by analyst and data set for owners and auditors."""
-        self._ledgers.check(name)
+        self._check_budget(person, name)
         terms = self._ledgers.ledger.standing(name).filter.budget
         points, spent, held, period = [], Fraction(0), Fraction(0), ""
         open_: dict[str, tuple[Fraction, str]] = {}
         by_analyst: dict[str, Fraction] = {}
+        by_day: dict[str, Fraction] = {}
         charged: dict[str, Fraction] = {}
         entries = self._ledgers.shown(
             lambda hidden: [
@@ -256,6 +288,8 @@ class Administration:
                 spent += Fraction(0) if "" < admitted < period else amount
                 charged[entry.reservation] = amount
                 by_analyst[entry.analyst] = by_analyst.get(entry.analyst, Fraction(0)) + amount
+                day = self._ledgers.at_tick(entry.time)[:10]
+                by_day[day] = by_day.get(day, Fraction(0)) + amount
             elif entry.action == RENEW:
                 spent, period = Fraction(0), facts["period"]
             elif entry.action != CREATE:
@@ -267,13 +301,25 @@ class Administration:
             "unit": "rho" if terms.kind == "zcdp" else "epsilon",
             "limit": float(terms.limits[0]),
             "points": points,
+            "by_day": {day: float(amount) for day, amount in sorted(by_day.items())},
         }
         if person.role == ANALYST:
             mine = by_analyst.get(person.name, Fraction(0))
-            return view | {"by_analyst": {person.name: float(mine)}, "by_dataset": {}}
+            own = {"by_analyst": {person.name: float(mine)}, "by_dataset": {}, "by_group": {}}
+            return view | own
         view["by_analyst"] = {who: float(amount) for who, amount in sorted(by_analyst.items())}
         view["by_dataset"] = self._by_dataset(charged)
+        view["by_group"] = self._by_group(by_analyst)
         return view
+
+    def _by_group(self, by_analyst: Mapping[str, Fraction]) -> dict[str, float]:
+        """What each group of people spent, by their present groups; one may be in several."""
+        totals: dict[str, Fraction] = {}
+        for member in self._people.listed():
+            for group in member["groups"]:
+                spent = by_analyst.get(member["name"], Fraction(0))
+                totals[group] = totals.get(group, Fraction(0)) + spent
+        return {name: float(amount) for name, amount in sorted(totals.items())}
 
     def _by_dataset(self, charged: Mapping[str, Fraction]) -> dict[str, float]:
         """What each data set cost; the attempts of tuning jobs have reservations of their own."""

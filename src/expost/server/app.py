@@ -61,6 +61,7 @@ def create_app(settings: ServerSettings, *, run: bool = True) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if run:
             service.runner.start()
+            service.notices.start()
         try:
             yield
         finally:
@@ -92,6 +93,8 @@ async def _tell(request: Request, error: Any) -> Response:
         return JSONResponse({"error": words, "field": field, "valid": valid}, status_code=status)
     if isinstance(error, NotSignedIn):
         wanted = request.url.path if request.method == "GET" else "/"
+        if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
+            return page("continue.html", None, next=wanted)  # the next call brings the cookie
         return go("/sign-in" if wanted == "/" else f"/sign-in?next={quote(wanted, safe='/')}")
     person = await run_in_threadpool(_person, request)
     if isinstance(error, RequestValidationError):

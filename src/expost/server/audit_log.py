@@ -50,10 +50,11 @@ def count_acts(store: ServerDatabase) -> int:
 
 def problems(store: ServerDatabase) -> list[str]:
     """Return what is wrong with the chain of acts, one line per problem."""
-    return list(_breaks(store.rows(sql.select(acts).order_by(acts.c.number))))
+    return list(breaks(store.rows(sql.select(acts).order_by(acts.c.number))))
 
 
-def _breaks(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+def breaks(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Return where a list of acts is not a chain."""
     problems, previous = [], GENESIS
     for number, row in enumerate(rows, start=1):
         facts = {key: value for key, value in row.items() if key != "hash"}

@@ -70,7 +70,7 @@ class TunedAnswer:
 
 
 def connect(url: str, token: str, *, timeout: float = 30.0) -> Connection:
-    """Connect to a server (``expost serve``).
+    """Connect to a server (``expost server start``).
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Connection:
             raise InvalidInput("token", "this text", "give the token that the owner showed you")
         self._url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._token, self._timeout = token, timeout
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(NoRedirects)
 
     def __repr__(self) -> str:
         return f"Connection({self._url!r})"
@@ -165,6 +165,18 @@ class Connection:
     ) -> Any:
         """Average a column per group, within the owner's bounds; otherwise as :meth:`count`."""
         return self._ask(_question(dataset, "mean", options | {"column": column}), memo, key)
+
+    def quantile(
+        self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
+    ) -> Any:
+        """Quantiles of a column per group to a rank error; otherwise as :meth:`count`."""
+        return self._ask(_question(dataset, "quantile", options | {"column": column}), memo, key)
+
+    def query(
+        self, dataset: str, sql: str, *, memo: str = "", key: str | None = None, **options: Any
+    ) -> Any:
+        """Answer one SELECT on a data set, as :func:`expost.query`; its table is the data set."""
+        return self._ask(_question(dataset, "query", options | {"sql": sql}), memo, key)
 
     def tune(
         self, dataset: str, config: Mapping[str, Any], *, memo: str = "", key: str | None = None
@@ -229,6 +241,8 @@ class Connection:
                 told["remaining"],
                 told.get("held", 0),
             )
+        if view["approval"] is not None and not view["approval"]["approved"]:
+            raise _not_approved(view)
         if view["status"] == "no answer":
             raise ServerError(
                 500, f"request {view['id']} has no answer; the server says what was charged"
@@ -279,7 +293,21 @@ class Connection:
         raise AssertionError("unreachable")
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+def _not_approved(view: Mapping[str, Any]) -> ServerError:
+    """What is said of a question that waits for approval, or has not got it."""
+    told, name = view["approval"], f"request {view['id']}"
+    if view["status"] == "declined":
+        return ServerError(403, f"{name} was declined by {told['by']}: {told['reason']}")
+    if view["status"] == "expired":
+        return ServerError(403, f"{name} expired before an owner approved it; nothing was charged")
+    return ServerError(
+        202,
+        f"{name} waits until {told['expires']} for the approval of an owner; nothing is charged. "
+        f"Afterwards fetch the answer with release({view['id']!r})",
+    )
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the token to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -307,7 +335,9 @@ def _question(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[str, 
             asked[name] = [asked[name]]
     if "keys" in asked:
         asked["keys"] = [_key(key) for key in asked["keys"]]
-    for name in ("within", "plus_minus", "epsilon", "delta", "confidence"):
+    if isinstance(asked.get("at"), (int, float)):
+        asked["at"] = [float(asked["at"])]
+    for name in ("within", "plus_minus", "within_rank", "epsilon", "delta", "confidence"):
         if name in asked:
             asked[name] = float(asked[name])
     return asked
@@ -322,7 +352,10 @@ def _present(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_result(release: Mapping[str, Any]) -> Any:
-    """Return a release of a server as the result that :func:`expost.count` returns."""
+    """Return a release of a server as the result of the function that asks the same here."""
     from expost.analytics.count_result import result_of_release
+    from expost.analytics.quantiles import quantile_of_release
+    from expost.analytics.sql_result import query_of_release
 
-    return result_of_release(release)
+    readers = {"quantile": quantile_of_release, "query": query_of_release}
+    return readers.get(release["certificate"]["kind"], result_of_release)(release)

@@ -8,7 +8,11 @@ together, and writers of several processes follow one another in the order of a 
 beside the database: SQLite itself lets a writer sleep up to 0.1 s between two looks at its lock.
 The write-ahead log is copied into the database by :meth:`ServerDatabase.tidy`, outside of requests.
 Changes that must happen once are conditional updates; their row counts say who made them.
-Tests: ``tests/server/test_store.py``.
+
+A new database gets the tables of ``metadata``; an older one is migrated by alembic when a server
+starts, in one transaction, by the steps in ``migrations/versions``. Whoever changes a table adds a
+step there and raises ``SCHEMA``.
+Tests: ``tests/server/test_store.py``, ``tests/server/test_migrations.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from expost.budget.database_file import DatabaseFile
-from expost.budget.transactions import GroupCommit
+from expost.budget.store import GroupCommit
 from expost.errors import LedgerError, MissingExtra
 
 try:
@@ -50,7 +54,7 @@ Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
 
 
-SCHEMA = 3
+SCHEMA = "0005"
 _OLD_SERVER = (
     "this server was set up by expost 0.2: finish its questions with that version, then move "
     "desk.db away (PostgreSQL: drop the tables desk_*) and add people and data sets again; budgets "
@@ -58,6 +62,8 @@ _OLD_SERVER = (
 )
 
 metadata = MetaData()
+
+schema_table = Table("server_schema", metadata, Column("version_num", String(32), primary_key=True))
 
 facts = Table(
     "server_facts",
@@ -73,6 +79,15 @@ people = Table(
     Column("role", String(16), nullable=False),
     Column("created", Float, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False),
+)
+
+profiles = Table(
+    "server_profiles",
+    metadata,
+    Column("person", String(64), primary_key=True),
+    Column("mail", String(254), nullable=False, default=""),
+    Column("groups", Text, nullable=False, default="[]"),
+    Column("subject", String(600), nullable=True, unique=True),
 )
 
 tokens = Table(
@@ -169,6 +184,29 @@ requests = Table(
     Index("server_requests_created", "created"),
 )
 
+approvals = Table(
+    "server_approvals",
+    metadata,
+    Column("request", String(32), primary_key=True),
+    Column("expires", Float, nullable=False),
+    Column("approved", Boolean, nullable=True),
+    Column("by", String(64), nullable=True),
+    Column("reason", Text, nullable=True),
+    Column("decided", Float, nullable=True),
+)
+
+notices = Table(
+    "server_notices",
+    metadata,
+    Column("request", String(32), primary_key=True),
+    Column("event", String(32), primary_key=True),
+    Column("channel", String(16), primary_key=True),
+    Column("due", Float, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("sent", Boolean, nullable=False),
+    Index("server_notices_due", "sent", "due"),
+)
+
 attempts = Table(
     "server_attempts",
     metadata,
@@ -231,29 +269,28 @@ class ServerDatabase:
         return engines[0], engines[1]
 
     def _create(self) -> None:
-        """Make the tables if they are missing; refuse those of another version."""
+        """Make the tables if they are missing, migrate older ones, and refuse newer ones."""
 
-        def work(connection: sql.Connection) -> str:
-            if sql.inspect(connection).has_table("desk_facts"):
-                raise LedgerError(_OLD_SERVER)
+        def work(connection: sql.Connection) -> None:
             if self.backend == "postgresql":
                 connection.execute(sql.text("SELECT pg_advisory_xact_lock(7228401)"))
-            metadata.create_all(connection)
-            version = connection.scalar(sql.select(facts.c.value).where(facts.c.name == "schema"))
+            version = _schema_of(connection)
             if version is None:
-                connection.execute(facts.insert().values(name="schema", value=str(SCHEMA)))
-            return version or str(SCHEMA)
+                create_tables(connection)
+            elif version > SCHEMA:
+                raise LedgerError(
+                    f"the server's database has schema {version}, but this version of expost uses "
+                    f"{SCHEMA}: install a newer expost"
+                )
+            elif version < SCHEMA:
+                _migrate(connection, version)
 
         try:
-            version = self.write(work)
+            self.write(work)
         except sql.exc.SQLAlchemyError as error:
             raise LedgerError(
                 f"the server's database could not be used ({type(error).__name__})"
             ) from None
-        if version != str(SCHEMA):
-            raise LedgerError(
-                f"the server has schema {version}, but this version of expost uses {SCHEMA}"
-            )
 
     def read(self, work: Work[Result]) -> Result:
         """Run ``work`` in a transaction that only reads."""
@@ -279,7 +316,7 @@ class ServerDatabase:
         if self.backend == "postgresql":
             with self._writers.begin() as connection:
                 return work(connection)
-        return self._commits.write(work, self._writing)
+        return self._commits.write(work, self.writing)
 
     def change(self, statement: Any) -> int:
         """Run one statement that writes, and return how many rows it changed."""
@@ -292,7 +329,7 @@ class ServerDatabase:
         return self._turns.locked(alone=True, seconds=BUSY_SECONDS)
 
     @contextmanager
-    def _writing(self) -> Iterator[sql.Connection]:
+    def writing(self) -> Iterator[sql.Connection]:
         """A transaction of this process, in its turn among the processes."""
         with self._turn(), self._writers.begin() as connection:
             yield connection
@@ -311,6 +348,44 @@ class ServerDatabase:
         """Close idle connections."""
         self._readers.dispose()
         self._writers.dispose()
+
+
+def create_tables(connection: sql.Connection) -> None:
+    """Make all tables in an empty database."""
+    metadata.create_all(connection)
+    connection.execute(schema_table.insert().values(version_num=SCHEMA))
+
+
+def _schema_of(connection: sql.Connection) -> str | None:
+    """The schema of a database; None if it has no tables of a server."""
+    names = set(sql.inspect(connection).get_table_names())
+    if "desk_facts" in names:
+        raise LedgerError(_OLD_SERVER)
+    if schema_table.name in names:
+        return str(connection.scalar(sql.select(schema_table.c.version_num)))
+    return "0003" if facts.name in names else None
+
+
+def _migrate(connection: sql.Connection, version: str) -> None:
+    """Bring older tables to the present schema, in the transaction of the connection."""
+    try:
+        from alembic.config import Config
+        from alembic.runtime.environment import EnvironmentContext
+        from alembic.script import ScriptDirectory
+    except ImportError:
+        raise MissingExtra("alembic", "server") from None
+    if version == "0003":  # which had no such table
+        schema_table.create(connection, checkfirst=True)
+        connection.execute(schema_table.delete())
+        connection.execute(schema_table.insert().values(version_num=version))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    steps = ScriptDirectory.from_config(config)
+    with EnvironmentContext(
+        config, steps, fn=lambda revision, _: steps._upgrade_revs(SCHEMA, revision)
+    ) as environment:
+        environment.configure(connection=connection, version_table=schema_table.name)
+        environment.run_migrations()
 
 
 def _configure(connection: Any, _: Any) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from expost.errors import InvalidInput
 from expost.files import require_private
@@ -14,6 +18,112 @@ from expost.files import require_private
 DEFAULT_PORT = 8400
 DEFAULT_TICK = 10.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_TABLES: dict[str, dict[str, Any]] = {
+    "oidc": {
+        "issuer": str,
+        "client": str,
+        "roles": dict,
+        "name": "preferred_username",
+        "groups": "groups",
+        "link_people": False,
+    },
+    "mail": {"host": str, "sender": str, "port": 587, "security": "starttls", "user": ""},
+    "webhook": {"url": str},
+}
+"""The tables of ``settings.toml``: each key with its default, or with its type if it has none."""
+
+
+@dataclass(frozen=True)
+class OutsideSettings:
+    """Who signs people in, and who is told what happens: ``settings.toml``, and the secrets.
+
+    ``sources`` are the secrets that URLs of data sets name.
+    """
+
+    address: str = ""
+    oidc: Mapping[str, Any] = field(default_factory=dict)
+    mail: Mapping[str, Any] = field(default_factory=dict)
+    webhook: Mapping[str, Any] = field(default_factory=dict)
+    oidc_secret: str = field(default="", repr=False)
+    smtp_password: str = field(default="", repr=False)
+    webhook_key: str = field(default="", repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, home: Path) -> OutsideSettings:
+        """Read the files of a server's folder; a secret of the environment comes first."""
+        given, hidden = _toml(home / "settings.toml"), home / "secrets.toml"
+        if hidden.exists():
+            require_private(hidden, "secrets.toml")
+        kept = _toml(hidden)
+        known = {"address", *_TABLES}
+        for name in given:
+            if name not in known:
+                raise InvalidInput("settings.toml", name, "give " + ", ".join(sorted(known)))
+        tables: dict[str, Any] = {
+            name: _table(name, given[name]) for name in _TABLES if name in given
+        }
+        address = str(given.get("address", "")).rstrip("/")
+        if tables:
+            check_url(address, "address")
+        names = ("oidc_secret", "smtp_password", "webhook_key")
+        texts: dict[str, Any] = {
+            name: os.environ.get(f"EXPOST_{name.upper()}") or str(kept.get(name, ""))
+            for name in names
+        }
+        sources = {str(name): str(text) for name, text in kept.get("sources", {}).items()}
+        settings = cls(address, **tables, **texts, sources=sources)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        """Refuse what cannot work, without quoting a secret."""
+        if self.oidc:
+            check_url(self.oidc["issuer"], "oidc.issuer")
+            wrong = set(self.oidc["roles"].values()) - {"owner", "auditor", "analyst"}
+            if wrong:
+                raise InvalidInput("oidc.roles", min(map(str, wrong)), "owner, auditor or analyst")
+        if self.mail and self.mail["security"] not in ("starttls", "tls", "none"):
+            raise InvalidInput("mail.security", self.mail["security"], "starttls, tls or none")
+        if self.webhook:
+            check_url(self.webhook["url"], "webhook.url")
+            if len(self.webhook_key) < 32:
+                valid = "give 32 characters or more in EXPOST_WEBHOOK_KEY or secrets.toml"
+                raise InvalidInput("webhook_key", "the key", valid)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; nothing if there is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):  # the message may quote a secret
+        raise InvalidInput(path.name, "the file", "give TOML") from None
+
+
+def _table(name: str, given: Any) -> dict[str, Any]:
+    """A table of the settings with its defaults."""
+    keys, whole = _TABLES[name], {}
+    for key in given if isinstance(given, dict) else {}:
+        if key not in keys:
+            raise InvalidInput(name, key, "give " + ", ".join(keys))
+    for key, usual in keys.items():
+        kind = usual if isinstance(usual, type) else type(usual)
+        value = given.get(key, usual) if isinstance(given, dict) else usual
+        if type(value) is not kind:
+            raise InvalidInput(f"{name}.{key}", "this value", f"give a {kind.__name__}")
+        whole[key] = value
+    return whole
+
+
+def check_url(url: str, field: str) -> str:
+    """Return an address that secrets may be sent to: HTTPS, or this machine."""
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    if not (local or parts.scheme == "https") or not parts.hostname or parts.username:
+        raise InvalidInput(field, "this URL", "give https://host")
+    return url
 
 
 @dataclass(frozen=True)

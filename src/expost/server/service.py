@@ -12,6 +12,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -28,35 +29,55 @@ from expost.files import canonical
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs
-from expost.server.jobs.datasets import Datasets, public_facts
+from expost.server.jobs.datasets import SOURCE_SECRETS, Datasets, public_facts
 from expost.server.jobs.ledgers import Ledgers, nothing_of
 from expost.server.jobs.price_pool import PricePool
-from expost.server.jobs.prices import PricedQuestion, price_asked
+from expost.server.jobs.prices import PricedQuestion, price_asked, price_recorded
 from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
-from expost.server.people.accounts import ANALYST, OWNER, People, Person
+from expost.server.notices import Notices
+from expost.server.people.accounts import ANALYST, DAY, OWNER, People, Person
+from expost.server.people.openid import OpenID
 from expost.server.people.roles import action
 from expost.server.people.signin import SignIn
-from expost.server.problems import Conflict, NotFound, OverBudget, Unavailable
+from expost.server.problems import Conflict, Denied, NotFound, OverBudget, Unavailable
 from expost.server.readiness import ready_problems
-from expost.server.server_settings import ServerSettings
+from expost.server.server_settings import OutsideSettings, ServerSettings
 
 _LONGEST_KEY = 128
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # a workbook cannot hold them
 _MANY_KEYS, _MOST_EXPORTED = 1000, 100_000
 
 
-def releases_csv(views: Sequence[Mapping[str, Any]]) -> str:
-    """Return requests as a table, one line each; no cell is a formula."""
-    stream = io.StringIO()
-    table = csv.writer(stream)
+def releases_table(views: Sequence[Mapping[str, Any]], form: str) -> bytes:
+    """Return requests as a table (csv or xlsx), one line each; no cell is a formula."""
     names = ("id", "person", "dataset", "kind", "memo", "created", "published", "status")
-    table.writerow([*names, "charge_epsilon", "charge_rho", "charge_delta"])
+    lines: list[list[Any]] = [[*names, "charge_epsilon", "charge_rho", "charge_delta"]]
     for view in views:
         charge = view["charge"] or {}
         amounts = [charge.get(name, "") for name in ("epsilon", "rho", "delta")]
         cells = [release_report.spreadsheet_cell(view[name]) for name in names]
-        table.writerow([*cells, *amounts])
-    return stream.getvalue()
+        lines.append([*cells, *amounts])
+    if form == "csv":
+        stream = io.StringIO()
+        csv.writer(stream).writerows(lines)
+        return stream.getvalue().encode()
+    try:
+        from openpyxl import Workbook
+    except ImportError:
+        raise Unavailable("xlsx needs openpyxl here", "format", "take csv") from None
+    book, content = Workbook(write_only=True), io.BytesIO()
+    sheet = book.create_sheet("Releases")
+    for line in lines:
+        sheet.append([_UNPRINTABLE.sub(" ", c) if isinstance(c, str) else c for c in line])
+    book.save(content)
+    return content.getvalue()
+
+
+def _needs_approval(facts: Mapping[str, Any], price: Mapping[str, Any]) -> bool:
+    """Whether an owner approves a question first: from its price and public facts alone."""
+    above = facts.get("approval_above")
+    return above is not None and price["epsilon"] > above
 
 
 def _refused(refusal: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +94,10 @@ class Service(Administration):
         self.settings = settings
         self.store = ServerDatabase(settings.database_url)
         self._people = People(self.store)
+        self.outside = OutsideSettings.read(settings.home)
+        SOURCE_SECRETS.update(self.outside.sources)
+        self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
+        self.notices = Notices(self.outside, self.store, self._people)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
         self._datasets = Datasets(self.store)
         self._queue = Queue(self.store)
@@ -87,6 +112,7 @@ class Service(Administration):
 
     def close(self) -> None:
         """Stop the workers and close the connections."""
+        self.notices.stop()
         self.prices.close()
         self.runner.stop()
         self.store.close()
@@ -100,16 +126,30 @@ class Service(Administration):
 
     @action
     def datasets(self, person: Person) -> list[dict[str, Any]]:
-        """Return the data sets, each with what is left for the person; owners see sources."""
-        return [self._shown(person, facts) for facts in self._datasets.listed()]
+        """Return the data sets, each with what is left for the person; owners see sources.
+
+        Analysts see those that they may ask about.
+        """
+        listed = self._datasets.listed()
+        return [self._shown(person, facts) for facts in listed if self._may_ask(person, facts)]
 
     @action
     def dataset(self, person: Person, name: str) -> dict[str, Any]:
         """Return one data set."""
-        return self._shown(person, self._datasets.get(name))
+        return self._shown(person, self._open_to(person, name))
+
+    def _open_to(self, person: Person, name: str, version: int | None = None) -> dict[str, Any]:
+        """A data set that a person may ask about or administer; others do not exist for them."""
+        facts = self._datasets.get(name)
+        if not self._may_ask(person, facts):
+            raise NotFound("there is no such data set", "dataset")
+        same = version in (None, facts["version"])
+        return facts if same else self._datasets.get(name, version=version)
 
     def _shown(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
-        shown = dict(facts) if person.role == "owner" else public_facts(facts)
+        shown = dict(facts) if person.role == OWNER else public_facts(facts)
+        if person.role != ANALYST:
+            shown["askers"] = facts.get("askers")
         name = facts["budget"]
         known = name in self._ledgers.names()
         standing = self._ledgers.own_standing(name, person.name) if known else None
@@ -118,7 +158,7 @@ class Service(Administration):
     @action
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
-        facts = self._datasets.get(str(asked.get("dataset")))
+        facts = self._open_to(person, str(asked.get("dataset")))
         priced = self._priced(person, facts, asked)
         shown = {name: value for name, value in priced.question.items() if name != "keys"}
         keys = priced.question.get("keys")
@@ -128,7 +168,8 @@ class Service(Administration):
         before = self._queue.answered(person.name, facts["name"], stored_question(priced.question))
         again = None if before is None else self._answer(before)
         kept = again and {name: again[name] for name in ("id", "published", "charge")}
-        return priced.price | state | told | {"asked_before": kept}
+        waits = _needs_approval(facts, priced.price)
+        return priced.price | state | told | {"asked_before": kept, "needs_approval": waits}
 
     @action
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,10 +207,13 @@ class Service(Administration):
         known = self._queue.by_key(person.name, key)
         if known is not None:
             return self._again(known, digest)
-        facts = self._datasets.get(str(asked.get("dataset")))
+        facts = self._open_to(person, str(asked.get("dataset")))
         priced = self._priced(person, facts, asked)
         question = priced.question
-        refused = self._refused_now(facts, person, priced)
+        waits = _needs_approval(facts, priced.price)
+        refused = self._refused_now(facts, person, priced, always=waits)
+        now = time.time()
+        expires = now + DAY * facts["approval_days"] if waits and not refused else None
         row = self._queue.insert(
             {
                 "id": secrets.token_hex(16),
@@ -183,21 +227,77 @@ class Service(Administration):
                 "price": json.dumps(priced.price),
                 "memo": memo,
                 "secret": secrets.token_hex(16),
-                "state": states.RECORDED,
-                "created": time.time(),
+                "state": states.RECORDED if expires is None else states.WAITING,
+                "created": now,
             }
-            | refused
+            | refused,
+            expires,
         )
         if row["state"] != states.RECORDED or row["digest"] != digest:
             return self._again(row, digest)
         # A tuning job reserves its attempts one by one, when they begin.
         return self._answer(self._reserve(row, facts, priced.reserved))
 
+    @action
+    def approve(self, person: Person, identity: str, reason: str) -> dict[str, Any]:
+        """Let a question run that waits for approval, at the price that was shown.
+
+        Nothing was reserved while it waited: the budget admits it now, or refuses it.
+        """
+        row = self._waiting(person, identity, reason)
+        words, valid = "this question cannot be approved any more", "decline it"
+        try:
+            asker = self._people.active(row["person"])
+            facts = self._open_to(asker, row["dataset"], row["version"])
+        except (NotFound, Denied):
+            raise Conflict(words, "id", valid) from None
+        terms, question = self._terms_of(facts["budget"]), json.loads(row["question"])
+        priced = self.prices.compute(person.name, price_recorded, facts, question, terms)
+        if priced.price != json.loads(row["price"]):
+            raise Conflict("the price has changed since it was asked", "id", valid)
+        self._decide(row, person, reason, states.RECORDED)
+        refused = self._refused_now(facts, asker, priced)
+        if refused:
+            self._queue.mark(identity, [states.RECORDED], **refused)
+        else:
+            self._reserve(row, facts, priced.reserved)
+        return self.request(person, identity)
+
+    @action
+    def decline(self, person: Person, identity: str, reason: str) -> dict[str, Any]:
+        """Decline a question that waits for approval; nothing was reserved."""
+        row = self._waiting(person, identity, reason)
+        self._decide(row, person, reason, states.DECLINED)
+        return self.request(person, identity)
+
+    def _waiting(self, person: Person, identity: str, reason: str) -> dict[str, Any]:
+        """A question that waits, for somebody else than the person who asked it."""
+        row = self._visible(person, identity)
+        if row["person"] == person.name:
+            raise Denied("nobody decides about their own question", "id", "ask another owner")
+        if not reason.strip():
+            raise InvalidInput("reason", None, "say why; it is kept, and the asker sees it")
+        return row
+
+    def _decide(self, row: Mapping[str, Any], person: Person, reason: str, state: str) -> None:
+        """Record a decision; refuse one that comes too late."""
+        if not self._queue.decide(row, person.name, reason, state):
+            raise Conflict("this question does not wait for approval", "id", "look at its status")
+
     def _refused_now(
-        self, facts: Mapping[str, Any], person: Person, priced: PricedQuestion
+        self,
+        facts: Mapping[str, Any],
+        person: Person,
+        priced: PricedQuestion,
+        *,
+        always: bool = False,
     ) -> dict[str, Any]:
-        """What is recorded of a job or a long question that the budget cannot pay; else nothing."""
-        if priced.reserved is not None and len(priced.question["keys"] or ()) <= _MANY_KEYS:
+        """What is recorded of a job or a long question that the budget cannot pay; else nothing.
+
+        ``always`` is for a question that is to wait: no owner looks at what cannot be paid.
+        """
+        few = priced.reserved is not None and len(priced.question["keys"] or ()) <= _MANY_KEYS
+        if few and not always:
             return {}  # the ledger decides
         refusal = self._ledgers.refuses(facts["budget"], person.name, priced.charges)
         return {} if refusal is None else _refused(refusal)
@@ -317,12 +417,13 @@ class Service(Administration):
         return [view for view in self.requests(person, limit) if view["release"]]
 
     @action
-    def export(self, person: Person, period: str) -> str:
-        """Return the releases of a year, a month or a day as CSV, for the yearly report."""
+    def export(self, person: Person, period: str, form: str = "csv") -> bytes:
+        """Return the releases of a year, a month or a day as CSV or XLSX, for a yearly report."""
         mine = person.name if person.role == ANALYST else None
         rows = self._queue.listed(mine, _MOST_EXPORTED, None, {"published": "yes"})
         views = [request_view(row, self.settings.tick) for row in reversed(rows)]
-        return releases_csv([view for view in views if view["published"].startswith(period)])
+        wanted = [view for view in views if view["published"].startswith(period)]
+        return releases_table(wanted, form)
 
     @action
     def release(self, person: Person, identity: str) -> dict[str, Any]:
@@ -352,7 +453,7 @@ class Service(Administration):
 
     @action
     def answers(self, person: Person, identity: str) -> str:
-        """Return the answers of a count, a sum or a mean as CSV."""
+        """Return the answers of a question as CSV."""
         release = self.release(person, identity)
         if release["request"]["kind"] == "tune":
             raise NotFound("a search has no table of answers", "id")

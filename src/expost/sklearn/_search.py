@@ -2,7 +2,7 @@
 
 Metrics, scoring, split, plan, charges and certificate are those of :mod:`expost.tuning`. This
 package's own estimators are trained as there, progressively first; candidates of a grid, of any
-package, are fitted by their own ``fit`` (:mod:`expost.sklearn._attempts`). Without a goal a search
+package, are fitted by their own ``fit`` (:mod:`expost.sklearn._plan`). Without a goal a search
 rests on ``theorem:max-score`` (pure guarantees) and its sharpened Rényi form; with a goal, on
 ``theorem:generalized-at`` and its Rényi form for each attempt, composed, and on
 :mod:`expost.selection.noise_path`.
@@ -25,9 +25,8 @@ from expost.certificates.document import document_text
 from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
-from expost.sklearn._attempts import FittedEstimator
 from expost.sklearn._linear_model import DPLinearModel, randomness_of
-from expost.sklearn._plan import SearchPlan, estimator_of
+from expost.sklearn._plan import FittedEstimator, SearchPlan, estimator_of, persons_of
 from expost.sklearn._rows import (
     inside_selection,
     keep_parameters,
@@ -127,6 +126,8 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         estimators with a goal; else what the levels cost.
     tell : float, optional
         ε of a sharper score of an estimator that missed the goal, as in ``expost.tune``.
+    max_rows_per_user : int, optional
+        With ``fit(groups=…)``: the most rows of a person that are used, as in ``expost.tune``.
     delta : float, optional
         The δ, for Rényi and zCDP guarantees. Charges are then (ε̃, δ). By default that of the
         estimator.
@@ -233,6 +234,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         norm_bound: float | None = None,
         max_epsilon: float | None = None,
         tell: float | None = None,
+        max_rows_per_user: int | None = None,
         delta: float | None = None,
         overhead: float | None = None,
         attempts: int | None = None,
@@ -282,7 +284,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
                 "leave it out: what happens during a search is secret; verbose=True shows progress",
             )
 
-    def fit(self, X: Any, y: Any = None) -> ExPostSearch:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> ExPostSearch:
         """Reserve the worst case, train until the goal is reached, release one, settle its charge.
 
         Parameters
@@ -292,6 +294,9 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
             text, a label that is not listed) counts as an empty place, as in ``expost.tune``.
         y : array-like of shape (n_rows,)
             Targets.
+        groups : array-like of shape (n_rows,), optional
+            The person of each row. One person with all their rows is then protected instead of one
+            row, all rows of a person train or all score, and ``n_rows`` is a number of persons.
 
         Returns
         -------
@@ -315,9 +320,10 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         # Nothing is refused because of a value where rows are read as by expost.tune.
         with named_by_parameters(), inside_selection() if self._own else nullcontext():
             targets = require_usable_rows(self.estimator, X, y, self._searched_names, secret=stated)
-            settings = self._settings(training, len(targets))
+            users, n = persons_of(groups, len(targets))
+            settings = self._settings(training, n, persons=users is not None)
             validate_data(self, X, skip_check_array=True)
-            job = self._prepare(settings, X, targets, source, ledger)
+            job = self._prepare(settings, X, targets, source, ledger, users)
         for text in job.planned.warnings:
             warnings.warn(text, stacklevel=2)
         request: dict[str, Any] = {

@@ -22,7 +22,13 @@ from expost.rationals import count_of
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import check_bounds, last_step, setting
 from expost.tuning.request.defaults import fill_goal
-from expost.tuning.request.metrics import LOSSES, METRICS, REGRESSION_METRICS, PublicFunction
+from expost.tuning.request.metrics import (
+    LOSSES,
+    METRICS,
+    OWN_METRICS,
+    REGRESSION_METRICS,
+    PublicFunction,
+)
 from expost.tuning.request.settings import GoalSettings, Settings, read_settings
 from expost.tuning.request.tune_request import TRAININGS, default_holdout
 from expost.tuning.runs.path_training import MOMENTS
@@ -43,7 +49,7 @@ _OF_ATTEMPTS = ("guarantee", "overhead", "attempts", "expected_shares", "epsilon
 _OF_PATHS = ("levels", "norm_bound", "tell")
 _FACTS = {"feature_bounds", "classes", "target_bounds", "class_weight"}
 _AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
-_NAMES = {"rows": "n_rows", "metric": "scoring"}
+_NAMES = {"rows": "n_rows", "metric": "scoring", "user": "groups"}
 
 
 class SearchAsJob:
@@ -67,6 +73,7 @@ class SearchAsJob:
     norm_bound: float | None
     max_epsilon: float | None
     tell: float | None
+    max_rows_per_user: int | None
     delta: float | None
     overhead: float | None
     attempts: int | None
@@ -164,7 +171,7 @@ class SearchAsJob:
                 )
         return chosen
 
-    def _settings(self, training: str, places: int) -> Settings:
+    def _settings(self, training: str, places: int, *, persons: bool = False) -> Settings:
         """Return the settings of the search as those of a job, checked as they are."""
         regression, public = is_regressor(self.estimator), self._public_score is not None
         bounds, classes = self._target_bounds() if regression else None, self._classes
@@ -177,6 +184,8 @@ class SearchAsJob:
                 "target_bounds": (bounds or [0, 1]) if regression else None,
                 "classes": count,
                 "rows": n_rows,
+                "user": "groups" if persons else None,
+                "max_rows_per_user": self.max_rows_per_user,
                 "holdout": holdout if self.holdout is None else self.holdout,
             },
             "model": {
@@ -242,7 +251,7 @@ class SearchAsJob:
             known = [
                 name
                 for name in METRICS
-                if (name in REGRESSION_METRICS) == regression and name != "auc"
+                if (name in REGRESSION_METRICS) == regression and name not in ("auc", *OWN_METRICS)
             ]
             if metric not in known:
                 raise InvalidInput(

@@ -4,5 +4,4 @@
 ``file_rows``      lines of text files, and cells of Parquet files and Arrow tables
 ``typed_columns``  Ibis; keys and conditions by the types of columns
 ``cells``          columns of data frames, lists and arrays as NumPy arrays and numbers
-``database_rows``  a database table as a file of rows, for training
 """

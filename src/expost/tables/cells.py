@@ -299,7 +299,7 @@ def label_text(cell: Any) -> str | None:
 
     1, 1.0, "1" and "1.0" give "1"; True and "true" give "true". None for a missing cell.
     """
-    if cell is None:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):  # of pandas
         return None
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "replace")

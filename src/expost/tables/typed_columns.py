@@ -89,7 +89,7 @@ def check_column(table: Any, option: str, name: str, engine: str) -> None:
     """Refuse a column that is not there, that is ambiguous, or whose type has no text."""
     known = list(table.columns)
     if name not in known:
-        raise InvalidInput(option, name, _columns_of(known, name))
+        raise InvalidInput(option, name, columns_words(known, name))
     if engine in _CASELESS and sum(column.lower() == name.lower() for column in known) > 1:
         raise InvalidInput(
             option, name, f"{engine} cannot tell it from a column with other capitals; rename one"
@@ -101,7 +101,7 @@ def check_column(table: Any, option: str, name: str, engine: str) -> None:
         )
 
 
-def _columns_of(known: Sequence[str], wanted: str) -> str:
+def columns_words(known: Sequence[str], wanted: str) -> str:
     """The columns there are; not those with a line break, which may be rows drawn into a header."""
     if any("\n" in name or "\r" in name for name in known):
         return (

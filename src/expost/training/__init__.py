@@ -12,7 +12,7 @@ configuration  settings of a training, the plan and the guarantee that follow, c
 fleet          training of many models: the public call; one training as a mechanism
 engines        the choice of the engine that trains, the trained model, progress
 exact_noise    the exact rounded Gaussian: its lattice, the proof of its bounds, its fallback
-_native        compiled CPU kernels; DP-SGD's clip factors are in ``_native/clipping.py``
+_native        compiled CPU kernels; DP-SGD's clip factors are in ``_native/linear.py``
 _torch         engines on torch; DP-SGD's clip factors are in ``_torch/clipped_sums.py``
 =============  =====================================================================================
 """

@@ -291,11 +291,10 @@ def check_class_weights(configurations: Sequence[Configuration], loss: str, outp
     for configuration in configurations:
         if configuration.class_weights is None:
             continue
-        if loss == "squared":
+        if loss in ("squared", OWN):
+            kind = "a regression" if loss == "squared" else "a loss of the module itself"
             raise InvalidInput(
-                "class_weights",
-                configuration.class_weights,
-                "omit them: a regression has no classes",
+                "class_weights", configuration.class_weights, f"omit them: {kind} has no classes"
             )
         if len(configuration.class_weights) != classes:
             raise InvalidInput(
@@ -409,6 +408,8 @@ def _schedule(configuration: Configuration, n: int) -> tuple[float, int]:
 
 
 LOSSES = ("squared", "logistic", "softmax")
+OWN = "own"
+"""The loss of a module that returns the loss of each row as its first output."""
 _CHUNK = 1 << 18  # values checked at a time; their flags stay in the cache
 
 
@@ -501,7 +502,7 @@ def _finite_rows(rows: Array) -> Array:
 def _allowed(targets: Array, loss: str, classes: int | None) -> Array:
     """Return which targets are finite and, for a classifier, public classes."""
     fine = np.isfinite(targets)
-    if loss == "squared":
+    if loss in ("squared", OWN):
         return fine
     top = 2 if loss == "logistic" else classes or 0
     with np.errstate(invalid="ignore"):

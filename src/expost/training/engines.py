@@ -37,6 +37,7 @@ from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.randomness.source import Randomness
 from expost.training.configuration import (
+    OWN,
     Configuration,
     TrainingPlan,
     check_class_weights,
@@ -148,7 +149,7 @@ class FleetRun:
             module = checked()
             whole = whole and takes_integers(module, shaped.shape[1:])
             outputs = outputs_of(module, shaped[:0].astype(np.int64) if whole else shaped)
-            if loss != "softmax" and outputs != 1:
+            if loss not in ("softmax", OWN) and outputs != 1:
                 raise InvalidInput(
                     "model",
                     f"{outputs} outputs",
@@ -160,12 +161,12 @@ class FleetRun:
             if whole:
                 with np.errstate(invalid="ignore"):  # a number that is too large is outside
                     rows = rows.astype(np.int64)
-            elif self.device == "cpu":
+            elif self.device == "cpu" and loss != OWN:
                 trained = self._native_network(module, checked, loss, rows, targets, planned)
                 if trained is not None:
                     return trained
             sums: Any = None
-            if self.device != "cpu" and not whole:
+            if self.device != "cpu" and not whole and loss != OWN:
                 sums = self._chain(module, checked, rows, targets, loss)
             # torch's fused attention on a CPU cannot be vectorised over examples
             with sdpa_kernel(SDPBackend.MATH):

@@ -147,15 +147,17 @@ def contribution_step(clip: float, rows: int) -> float:
     return math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
 
 
-def clip_bound(clip: float, width: int, rows: int) -> Bound:
+def clip_bound(clip: float, width: int, rows: int, together: int = 1) -> Bound:
     """Return the norm at which rows are clipped so that none moves the sum by more than ``clip``.
+
+    Nor do ``together`` rows of one person, each with a share: their shares add up to 1.
 
     The grid is fine enough for contributions (50 bits) and coarse enough for the sum of all
     ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
     (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
     """
     grid = contribution_step(clip, rows)
-    lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
+    lower = clip * (1.0 - (width + 64) * 2.0**-51) - together * math.sqrt(width) * grid
     if lower < clip / 2:
         raise InvalidInput(
             "X",

@@ -22,12 +22,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, RenyiDP
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.training.configuration import (
+    LOSSES,
+    OWN,
     Configuration,
     TrainingPlan,
     check_class_weights,
@@ -54,8 +58,9 @@ class Fleet:
     classes : int, optional
         Number of classes, required for "softmax" and not allowed otherwise. It is public and is
         never derived from the labels.
-    loss : {"softmax", "logistic", "squared"}, optional
-        Loss of a module; "softmax" by default. Not allowed for the linear models.
+    loss : {"softmax", "logistic", "squared", "own"}, optional
+        Loss of a module; "softmax" by default. "own": the first output of the module is the loss
+        of the row, computed from the row alone. Not allowed for the linear models.
 
     Raises
     ------
@@ -99,11 +104,11 @@ class Fleet:
                 self.model,
                 "pass 'linear', 'logistic', 'softmax' or a function that returns an nn.Module",
             )
-        if self.loss is not None and (
-            not callable(self.model) or self.loss not in LINEAR_MODELS.values()
-        ):
+        if self.loss is not None and (not callable(self.model) or self.loss not in (*LOSSES, OWN)):
             raise InvalidInput(
-                "loss", self.loss, "pass 'softmax', 'logistic' or 'squared', and only with a module"
+                "loss",
+                self.loss,
+                "pass 'softmax', 'logistic', 'squared' or 'own', and only with a module",
             )
         if self.model == "softmax":
             if self.classes is None:
@@ -144,7 +149,8 @@ class Fleet:
             nothing to any step.
         y : array_like
             One target per example: a real number ("linear", "squared"), 0 or 1 ("logistic"), or a
-            class number ("softmax"). A row with another target adds nothing to any step.
+            class number ("softmax"). A row with another target adds nothing to any step. None with
+            the loss "own".
         randomness : Randomness or sequence of Randomness, optional
             OS entropy by default. A seeded source requires ``simulation=True``. In a list with one
             source per configuration, each model draws from its own source, so its numbers do not
@@ -197,6 +203,8 @@ class Fleet:
                 0,
                 "without noise there is no privacy; pass a number > 0, or simulation=True",
             )
+        if y is None and self.loss == OWN:
+            y = np.zeros(len(X))
         public = None if rows is None else count_of(rows, "rows", at_least=1)
         if public is not None:
             X, y = with_a_row(X, y)

@@ -20,7 +20,8 @@ than 1 counts as zero. So one row moves the exact sum by at most c, whatever the
 and the number of threads or machines. The conversion of the sum to floating point moves it by at
 most 2^{−53} of itself per coordinate; the sensitivity contains this for 2^{30} rows in each of two
 neighbouring data sets. Exponentials use only + − × ÷, so a row's residual is the same on every
-machine.
+machine. Rows of one person have shares that add up to 1, and each moves the sum by at most its
+share of c, so together they move it by at most c (:mod:`expost.tuning.rows.persons`).
 
 **The rule** has no learning rate to choose. With noise of standard deviation τ_t per coordinate of
 the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose time T_t grows as the
@@ -119,7 +120,7 @@ class LinearTraining:
 
     @property
     def sensitivity(self) -> float:
-        """How much one row moves the sum of gradients that is released, in ℓ2.
+        """How much one row, or one person, moves the sum of gradients that is released, in ℓ2.
 
         The clipping norm, and the rounding of two sums of 2^{30} rows to doubles.
         """
@@ -135,17 +136,22 @@ class LinearTraining:
         """Return the weights before the first step: zero, whatever the key."""
         return Descent(self)
 
-    def rows_of(self, rows: Array, targets: Array, device: str) -> TrainingRows:
+    def rows_of(
+        self, rows: Array, targets: Array, device: str, shares: Floats | None = None
+    ) -> TrainingRows:
         """Return rows in the form that is summed."""
-        return TrainingRows.of(rows, targets, self, device=device)
+        return TrainingRows.of(rows, targets, self, shares=shares, device=device)
 
     def exact_sum(self, rows: Any, descent: Descent, step: int) -> Floats:
         """Return the sum of the clipped gradients as numbers, of the shape of the weights."""
         total = rows.gradient_sum(descent.weights, self)
         return np.asarray(np.ldexp(total.astype(np.float64), -(ROW_BITS + RESIDUAL_BITS)))
 
-    def residuals(self, outputs: Floats, targets: Floats, present: Array) -> Floats:
-        """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss."""
+    def residuals(self, outputs: Floats, targets: Floats, shares: Floats) -> Floats:
+        """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss.
+
+        A row counts with its share of one unit of privacy, from 0 (absent) to 1.
+        """
         if self.loss == "squared":
             errors = outputs - (targets[:, None] - 0.5)
         elif self.loss == "logistic":
@@ -166,7 +172,7 @@ class LinearTraining:
             square += errors[:, output] * errors[:, output]
         with np.errstate(divide="ignore"):
             factor = np.minimum(1.0, self.clip * _SHORTER / np.sqrt(square))
-        factor = np.where(present, factor, 0.0)
+        factor = np.where(shares > 0, factor * shares, 0.0)
         return np.trunc(errors * factor[:, None] * 2.0**RESIDUAL_BITS)
 
 
@@ -174,7 +180,7 @@ class LinearTraining:
 class TrainingRows:
     """Rows as whole numbers of steps 2^{−15}, with their targets."""
 
-    parts: list[tuple[Any, Floats, Array]]
+    parts: list[tuple[Any, Floats, Floats]]
 
     @classmethod
     def of(
@@ -183,10 +189,13 @@ class TrainingRows:
         targets: Array,
         training: LinearTraining,
         *,
+        shares: Floats | None = None,
         compact: bool | None = None,
         device: str = "cpu",
     ) -> TrainingRows:
         """Round rows towards zero; longer ones than 1 are zero, and without a target absent.
+
+        ``shares``: those of rows of one person add up to at most 1; by default all are 1.
 
         ``compact`` chooses the form; by default large tables are compact. Every form, and every
         device, gives the same sums.
@@ -203,12 +212,13 @@ class TrainingRows:
             else:
                 present = (values >= 0) & (values < training.classes) & (values == np.rint(values))
         clean = np.where(present, values, 0.0)
+        counts = np.where(present, 1.0 if shares is None else shares, 0.0)
         if compact is None:
             compact = rows.size * 8 > _KEPT_BYTES
-        parts: list[tuple[Any, Floats, Array]] = []
+        parts: list[tuple[Any, Floats, Floats]] = []
         for start in range(0, len(rows), BLOCK if compact else PART):
             some = slice(start, start + (BLOCK if compact else PART))
-            whole, goals, there = whole_rows(rows[some]), clean[some], present[some]
+            whole, goals, there = whole_rows(rows[some]), clean[some], counts[some]
             if compact:
                 parts.append((block(whole), goals, there))
                 continue
@@ -222,18 +232,18 @@ class TrainingRows:
         total = np.zeros((training.width, training.outputs), dtype=np.int64)
         large: Integers | None = None  # beyond 64 bits: Python's integers
         counted = 0
-        for rows, targets, present in self.parts:
+        for rows, targets, shares in self.parts:
             if counted + len(rows) > _ROWS_OF_64_BITS:
                 large = total.astype(object) if large is None else large + total
                 total, counted = np.zeros_like(total), 0
             counted += len(rows)
             if not isinstance(rows, np.ndarray):
                 outputs = rows.products(weights) * 2.0**-ROW_BITS
-                total += rows.weighted_sum(training.residuals(outputs, targets, present))
+                total += rows.weighted_sum(training.residuals(outputs, targets, shares))
                 continue
             # Exact, so in any form; these two are twice as fast as rows @ weights, rows.T @ …
             outputs = (weights.T @ rows.T).T * 2.0**-ROW_BITS
-            residuals = training.residuals(outputs, targets, present)
+            residuals = training.residuals(outputs, targets, shares)
             total += (residuals.T @ rows).T.astype(np.int64)
         return total if large is None else large + total
 
@@ -353,8 +363,10 @@ class Training(Protocol):
     def start(self, key: RunKey) -> Any:
         """Return the weights before the first step, with ``weights`` and ``move``."""
 
-    def rows_of(self, rows: Array, targets: Array, device: str) -> Any:
-        """Return rows in the form that is summed."""
+    def rows_of(
+        self, rows: Array, targets: Array, device: str, shares: Floats | None = None
+    ) -> Any:
+        """Return rows, each with its share of one unit of privacy, in the form that is summed."""
 
     def exact_sum(self, rows: Any, descent: Any, step: int) -> Floats:
         """Return the exact sum of the clipped gradients of all rows."""
@@ -444,7 +456,7 @@ class TrainingWalk:
                 rows = self._path.rows(data)
                 if isinstance(rows, tuple):
                     device = getattr(data, "device", "cpu")
-                    rows = self._path.training.rows_of(rows[0], rows[1], device)
+                    rows = self._path.training.rows_of(rows[0], rows[1], device, *rows[2:])
                 self._rows = rows
             if index < self._reached:
                 self._restart()

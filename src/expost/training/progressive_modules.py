@@ -8,7 +8,9 @@ on its own, and contributions are rounded to a grid and added as whole numbers
 more than ``clip`` (:func:`expost.training.exact_noise.clip_bound`). Passes have a fixed shape, and
 a row has a fixed position in one of them, so the rounding of one row's gradient depends on no other
 row. Positions are those of a public number of places: rows that do not count are zeros there. So
-the relation is zero-out; with a secret number of rows, positions would not be fixed.
+the relation is zero-out; with a secret number of rows, positions would not be fixed. Where places
+are persons, each has as many positions as rows may count, and a row counts with its share
+(:mod:`expost.tuning.rows.persons`).
 
 Where a module draws random numbers (dropout), each row has draws of its own in each step, from the
 secret key. They are independent of the rows, so two neighbouring data sets can be compared draw by
@@ -17,10 +19,11 @@ draw, and the claim holds for each value of the draws.
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
 noise), with a memory of a few steps. A step has a public length. Noise falls geometrically, so
-early steps are long and nearly at random, which costs nothing; from where the signal of typical
-gradients stands out, the length falls as 1/μ of the steps made, or weights would jump to and fro.
-A network with fewer parameters than rows (:data:`STEADY`) still has a way to go when noise is
-small: there steps keep one shorter length.
+early steps are long and nearly at random, which costs nothing. A network with fewer parameters than
+rows (:data:`STEADY`) keeps this length, and its weights are drawn back to the first ones a little
+in each step, so that they forget the random steps. With more parameters (:data:`FALLING`) there is
+no such pull, and from where the signal of typical gradients stands out the length falls as 1/√μ of
+the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
@@ -55,12 +58,13 @@ class ModuleRule:
 
     length: float = 1.0
     memory: float = 0.9
-    least: float = 0.0  # part of the length that is always kept
-    constant: float = 3.0  # steps keep their length until μ is this many times √width / places
+    pull: float = 0.0  # part of the way back to the first weights, in each step
+    fall: float = 0.0  # power of μ by which steps become shorter
+    constant: float = 3.0  # they keep their length until μ is this many times √width / places
 
 
-FALLING, STEADY = ModuleRule(), ModuleRule(length=0.3, least=1.0)
-"""Steps whose length falls, for many parameters, and of one length, for few."""
+STEADY, FALLING = ModuleRule(length=1.25, pull=0.03), ModuleRule(fall=0.5)
+"""Steps of one length, for few parameters, and steps whose length falls, for many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,7 @@ class ModuleTraining:
     """What is trained: a module on rows of any shape. All of it is public.
 
     ``factory`` returns a new module at each call; ``outputs`` is its number of classes, or 1.
+    ``together``: the positions of a person, if places are persons.
     """
 
     factory: Callable[[], Any]
@@ -76,9 +81,11 @@ class ModuleTraining:
     clip: float = 0.1
     class_weights: tuple[float, ...] | None = None
     rule: ModuleRule = field(default_factory=ModuleRule)
+    together: int = 1
 
     def __post_init__(self) -> None:
         count_of(self.places, "places", at_least=1)
+        count_of(self.together, "together", at_least=1)
         if not 2.0**-20 <= self.clip <= 2.0**20:
             raise InvalidInput("clip", self.clip, "give a number from 1e-6 to 1e6")
 
@@ -97,7 +104,7 @@ class ModuleTraining:
 
     @property
     def sensitivity(self) -> float:
-        """How much one row moves the sum of gradients that is released, in ℓ2."""
+        """How much one row, or one person, moves the sum of gradients that is released, in ℓ2."""
         return self.clip
 
     @property
@@ -118,9 +125,11 @@ class ModuleTraining:
             first = parameters.start([seed])[0].numpy()
         return ModuleDescent(self, np.asarray(first, dtype=np.float64), seed)
 
-    def rows_of(self, rows: Array, targets: Array, device: str) -> ModuleRows:
+    def rows_of(
+        self, rows: Array, targets: Array, device: str, shares: Floats | None = None
+    ) -> ModuleRows:
         """Return the rows with the modules that sum over them."""
-        return ModuleRows(self, rows, targets)
+        return ModuleRows(self, rows, targets, shares)
 
     def exact_sum(self, rows: Any, descent: ModuleDescent, step: int) -> Floats:
         """Return the sum of the clipped gradients of all rows, exact on a CPU."""
@@ -142,6 +151,7 @@ class ModuleDescent:
 
     def __init__(self, training: ModuleTraining, weights: Floats, seed: int) -> None:
         self._rule, self.weights, self.seed = training.rule, weights, seed
+        self._first = weights
         self._sum, self._precision = np.zeros_like(weights), 0.0
         self._square, self._unit = 0.0, training.clip / training.places
         self._falls_from = self._rule.constant * math.sqrt(len(weights)) / training.places
@@ -150,20 +160,23 @@ class ModuleDescent:
         """Take a step of the rule's length along the average gradient."""
         memory, precision = self._rule.memory, noise**-2
         self._square += (self._unit / noise) ** 2  # μ² of the steps made
-        part = self._falls_from / math.sqrt(self._square)
-        length = self._rule.length * min(1.0, max(self._rule.least, part))
+        part = min(1.0, self._falls_from / math.sqrt(self._square))
+        length = self._rule.length * part**self._rule.fall
         self._sum = memory * self._sum + precision * gradient
         self._precision = memory * self._precision + precision
         average = self._sum / self._precision
         norm = float(np.sqrt(np.square(average).sum()))
         if 0 < norm < math.inf:
-            self.weights = self.weights - length * average / norm
+            back = self._rule.pull * (self.weights - self._first)
+            self.weights = self.weights - length * average / norm - back
 
 
 class ModuleRows:
     """Rows and one module per thread, which sum the clipped gradients of all rows."""
 
-    def __init__(self, training: ModuleTraining, rows: Array, targets: Array) -> None:
+    def __init__(
+        self, training: ModuleTraining, rows: Array, targets: Array, shares: Floats | None = None
+    ) -> None:
         import torch
 
         from expost.training._torch.modules import (
@@ -187,8 +200,10 @@ class ModuleRows:
                     X = X.astype(np.int64)
             sums = ModuleSums(module, training.checked, X, y, training.loss, "cpu")
             sums.weigh([training.class_weights], "cpu")
+            sums.shares = shares
             self._threaded = ThreadedSums(sums, default_threads())
-        self._bound = clip_bound(training.clip, sums.width, training.places)
+        every = training.places * training.together
+        self._bound = clip_bound(training.clip, sums.width, every, training.together)
         self._count = len(X)
         fitting = _MEMORY // (sums.bytes_per_example() * self._threaded.workers)
         self._size = max(_FEWEST, min(_MOST, fitting))

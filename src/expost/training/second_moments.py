@@ -7,7 +7,8 @@ off-diagonal entries times √2, so that the ℓ2 norm of the vector is the Frob
 
 The ℓ2 sensitivity is B² + 1 in real numbers. In floating point a row's contributions are rounded to
 whole multiples of a step and summed as integers, which is exact in any order; rounding moves the
-vector of one row by at most √d·step/2, which is added.
+vector of one row by at most √d·step/2, which is added. Of a person at most ``together`` rows count,
+with shares that add up to 1 (:mod:`expost.tuning.rows.persons`).
 
 :meth:`SecondMoments.solve` is post-processing: ridge regression without the negative eigenvalues
 of the noisy matrix (:func:`solve_noisy`).
@@ -36,9 +37,11 @@ class SecondMoments:
 
     features: int
     norm_bound: float | None = None
+    together: int = 1
 
     def __post_init__(self) -> None:
         count_of(self.features, "features", at_least=1)
+        count_of(self.together, "together", at_least=1)
         if self.norm_bound is not None and not 1 <= self.norm_bound <= 1e6:
             raise InvalidInput("norm_bound", self.norm_bound, "give a number from 1 to 1e6")
 
@@ -64,8 +67,9 @@ class SecondMoments:
 
     @property
     def sensitivity(self) -> float:
-        """How much one row moves the vector of :meth:`sums`, in ℓ2."""
-        return (self.bound**2 + 1) * (1 + 1e-9) + math.sqrt(self.dimension) * self.step
+        """How much one row, or one person, moves the vector of :meth:`sums`, in ℓ2."""
+        rounding = self.together * math.sqrt(self.dimension) * self.step
+        return (self.bound**2 + 1) * (1 + 1e-9) + rounding
 
     def rows(self, X: Array, y: Array) -> Floats:
         """Return z of each row; a row with a value that is not finite becomes a zero row."""
@@ -83,23 +87,29 @@ class SecondMoments:
         z[:, -1] = np.where(kept, moved, 0.0)
         return z
 
-    def sums(self, X: Array, y: Array) -> Floats:
+    def sums(self, X: Array, y: Array, shares: Floats | None = None) -> Floats:
         """Return the upper triangle of Σ zzᵀ, off-diagonal entries times √2."""
-        return self.from_whole(self.whole_sums(X, y))
+        return self.from_whole(self.whole_sums(X, y, shares))
 
     def from_whole(self, total: Integers) -> Floats:
         """Return the statistic of the sum of :meth:`whole_sums` over all rows."""
         return np.asarray(total * self.step)
 
-    def whole_sums(self, X: Array, y: Array) -> Integers:
-        """Return the statistic of some rows in steps, to be added up exactly."""
+    def whole_sums(self, X: Array, y: Array, shares: Floats | None = None) -> Integers:
+        """Return the statistic of some rows in steps, to be added up exactly.
+
+        ``shares``: of one unit of privacy; by default all are 1.
+        """
         first, second = np.triu_indices(self.size)
         total = np.zeros(self.dimension, dtype=np.int64)
         factor = np.where(first == second, 1.0, math.sqrt(2)) / self.step
         part = max(1, _PART * 64 // self.dimension)
         for start in range(0, len(X), part):
             z = self.rows(X[start : start + part], y[start : start + part])
-            whole = np.floor(z[:, first] * z[:, second] * factor + 0.5)
+            products = z[:, first] * z[:, second] * factor
+            if shares is not None:
+                products *= shares[start : start + part, None]
+            whole = np.floor(products + 0.5)
             total += whole.astype(np.int64).sum(axis=0)
         return total
 

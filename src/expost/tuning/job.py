@@ -19,19 +19,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
-from expost.errors import ExpostError, MissingExtra
+from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.execution.calls import OnFailure
 from expost.execution.dispatch import Executor, start_executor
 from expost.execution.identity import identity_of
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.training.engines import need_device
+from expost.training.engines import need_device, progress_bar
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.tuned import Tuned, chosen_of, conclude, picture
 from expost.tuning.plan.job_plan import JobPlan
@@ -74,11 +75,16 @@ class Prepared:
 
 
 def with_named_executor(function: Callable[P, T]) -> Callable[P, T]:
-    """Let ``executor`` be a name, or None for the one that the job names."""
+    """Let ``executor`` be a name, or None for the one that the job names; ``progress``, True."""
 
     @wraps(function)
     def call(*arguments: Any, executor: Any = None, **options: Any) -> T:
         given: Any = function
+        if options.get("progress") in (True, False):
+            if not options.pop("progress"):
+                return call(*arguments, executor=executor, **options)
+            with progress_bar("training", unit=None) as bar:
+                return call(*arguments, executor=executor, progress=bar, **options)
         if executor is None and arguments and not is_data_file(arguments[0]):
             job = arguments[0]
             if isinstance(job, (str, Path, Mapping)):
@@ -98,6 +104,7 @@ def tune(
     X: Any = None,
     y: Any = None,
     *,
+    groups: Any = None,
     ledger: LedgerOrPlace = None,
     budget: str | None = None,
     analyst: str = "",
@@ -111,7 +118,8 @@ def tune(
     device: str = "cpu",
     on_planning: Callable[[], None] | None = None,
     before: Before | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Callable[[float, float], None] | bool | None = None,
+    log_to: str | None = None,
     on_attempt: Callable[[int, int], None] | None = None,
     on_failure: OnFailure | None = None,
     **settings: Any,
@@ -134,6 +142,9 @@ def tune(
     X, y : array_like, optional
         The rows, if ``job`` is a mapping that names no file. If ``job`` is an array of features,
         the second argument holds the targets.
+    groups : array_like, optional
+        The person of each row, for rows that are arrays; of a file or a data frame ``user`` names
+        the column. With either, one person with all their rows is protected instead of one row.
     ledger : Ledger, str or Path, optional
         A ledger, or its file name or URL. The worst case of every attempt is reserved
         before it reads rows.
@@ -162,9 +173,15 @@ def tune(
     before : callable, optional
         Called with the plan (see :func:`expost.plan_job`) before the budget is asked and anything
         runs.
-    progress, on_attempt, on_failure : callable, optional
-        Tell the curator how far the training is, which attempt it is (number, at most), and what
-        failed. Do not publish any of them.
+    progress : callable or bool, optional
+        Tells the curator how far the training is; True draws a bar in the terminal.
+    log_to : str, optional
+        ``"mlflow"``, ``"tensorboard"`` or ``"wandb"``, or with a place ``"mlflow:URI"``,
+        ``"tensorboard:FOLDER"``, ``"wandb:PROJECT"``: one run is written there when the job is
+        over, with public settings and what was released (docs/logging.md).
+    on_attempt, on_failure : callable, optional
+        Tell the curator which attempt it is (number, at most), and what failed. Do not publish
+        them, nor the progress.
     **settings
         With rows instead of a job: every key of the TOML file is a keyword of the same name, for
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
@@ -193,13 +210,18 @@ def tune(
         expost.tune(frame, target="label", at_least=0.8, classes=["no", "yes"],
                     feature_bounds={"age": [0, 120]})
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
+        expost.tune("visits.csv", user="patient", target="label", at_least=0.8, …)
     """
     source = require_protection(randomness, simulation=simulation)
+    assert not isinstance(progress, bool)  # the decorator has made a bar of it
+    loggers: Any = None if log_to is None else import_module("expost.integrations.loggers")
+    if log_to is not None:
+        loggers.check_log_to(log_to)
     date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
     if out is not None:
         refuse_finished(Path(out))  # before the plan, which takes seconds
     account = Account(ledger, budget, analyst, memo)
-    asked, learned = _with_facts((job, X, y, settings), account, source, out)
+    asked, learned = _with_facts((job, X, y, settings, groups), account, source, out)
     ready = _prepared(
         asked,
         account,
@@ -272,6 +294,11 @@ def tune(
             result = result.with_facts(learned)
         if journal is not None:
             _publish(result, journal)
+        if log_to is not None:
+            try:
+                loggers.log_release(result, log_to)
+            except Exception as error:  # what was paid for is not lost with a tracker
+                warnings.warn(f"log_to = {log_to!r}: {error}", stacklevel=2)
         return result
     finally:
         opened.close()
@@ -285,6 +312,7 @@ def plan_job(
     X: Any = None,
     y: Any = None,
     *,
+    groups: Any = None,
     ledger: Any = None,
     budget: str | None = None,
     executor: Executor | str | None = None,
@@ -299,7 +327,7 @@ def plan_job(
 
     Parameters
     ----------
-    job, X, y, ledger, budget, executor, device, on_planning, **settings
+    job, X, y, groups, ledger, budget, executor, device, on_planning, **settings
         As for :func:`expost.tune`. The ledger is asked for its kind of budget only.
 
     Returns
@@ -321,7 +349,7 @@ def plan_job(
         print(plan.worst_case, plan.needed_to_start, plan.seconds)
     """
     return _prepared(
-        (job, X, y, settings),
+        (job, X, y, settings, groups),
         Account(ledger, budget),
         source=Randomness(),
         hooks=Hooks(),
@@ -332,7 +360,7 @@ def plan_job(
 
 
 def _prepared(
-    asked: tuple[Any, Any, Any, dict[str, Any]],
+    asked: tuple[Any, Any, Any, dict[str, Any], Any],
     account: Account,
     *,
     source: Randomness,
@@ -346,16 +374,20 @@ def _prepared(
         need_device(device)
     config, X, y = settings_and_rows(*asked)
     read = read_settings(config, given_data=X is not None or y is not None)
+    if asked[-1] is not None and read.data.user is None:  # a TOML file that does not say so
+        raise InvalidInput("groups", "persons", 'add user = "groups" to [data] of the job')
     account = replace(account, memo=account.memo or _memo(read))
     account.check_simulation(source.simulated)
     order = order_for(read, account.ledger, account.budget)
     by_path = read.model.training != "dp-sgd" and not read.search.settings
-    rows = load_rows(read.data, X, y, randomness=source, lazy=by_path)
+    rows = load_rows(read.data, X, y, groups=asked[-1], randomness=source, lazy=by_path)
     recipe = Recipe.of(read, rows.schema, rows.shape)
     linear = recipe.factory is None  # a network reads its rows as they are
     by_parts = by_path and linear and in_parts(rows, recipe.features, executor)
     if not by_parts:
         rows = rows.loaded()
+    if not linear or read.data.regression:  # where sums of a row may be rounded by its position
+        rows = rows.in_positions()
     if rows.public:
         read.goal.measure.check_public(rows.score_y)
     if on_planning is not None:
@@ -370,11 +402,11 @@ def _prepared(
 
 
 def _with_facts(
-    asked: tuple[Any, Any, Any, dict[str, Any]],
+    asked: tuple[Any, Any, Any, dict[str, Any], Any],
     account: Account,
     source: Randomness,
     out: str | Path | None,
-) -> tuple[tuple[Any, Any, Any, dict[str, Any]], LearnedFacts | None]:
+) -> tuple[tuple[Any, Any, Any, dict[str, Any], Any], LearnedFacts | None]:
     """Return a job with the facts that it lacks, if it asks to buy them."""
     config, X, y = settings_and_rows(*asked)
     if TuneRequest.read(config).learn_facts is None:
@@ -382,11 +414,11 @@ def _with_facts(
     account = replace(account, memo=account.memo or "facts for tune")
     account.check_simulation(source.simulated)
     folder = None if out is None else Path(out)
-    config, learned = learn_missing(config, X, y, account, source, folder)
-    job, _, _, settings = asked
+    job, _, _, settings, groups = asked
+    config, learned = learn_missing(config, (X, y, groups), account, source, folder)
     if settings:  # a job of keywords: its defaults may depend on the facts
-        config = default_job(job, **keywords_with(settings, config))
-    return (config, X, y, {}), learned
+        config = default_job(job, groups=groups, **keywords_with(settings, config))
+    return (config, X, y, {}, groups), learned
 
 
 def tell_after(planned: JobPlan, releases: Sequence[Release | None]) -> Step | None:
@@ -432,6 +464,7 @@ def described_source(data: DataSettings) -> dict[str, Any]:
         "name": name,
         "columns": None if data.features is None else list(data.features),
         "target": data.target,
+        **({} if data.user is None else {"user": data.user}),
     }
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from expost.analytics.request import CountRequest, request_settings
+from expost.server.jobs.datasets import RULES
 from expost.tuning.request.tune_request import table_schema
 
 
@@ -56,7 +57,7 @@ class Body(BaseModel):
 
 
 _TYPES: dict[str, Any] = {
-    "kind": Literal["count", "sum", "mean", "tune"],
+    "kind": Literal["count", "sum", "mean", "quantile", "query", "tune"],
     "column": Word,
     "by": list[Word],
     "where": list[Text],
@@ -83,6 +84,10 @@ class Question(create_model("Question", __base__=Body, **_fields())):  # type: i
 
     dataset: Name
     size: Count | None = None
+    # quantiles and queries
+    at: Annotated[list[Share], Field(min_length=1, max_length=99)] | None = None
+    within_rank: Annotated[float, Field(ge=1e-6, lt=0.5)] | None = None
+    sql: Annotated[str, StringConstraints(min_length=1, max_length=20_000), _Stored] | None = None
     # tuning: the tables of a job, checked by expost.tuning
     model: Annotated[Table, WithJsonSchema(table_schema("model"))] | None = None
     search: Annotated[Table, WithJsonSchema(table_schema("search"))] | None = None
@@ -126,6 +131,10 @@ class Dataset(Body):
     groups: dict[Word, Annotated[list[Word], Field(max_length=100_000)] | None] = {}
     values: dict[Word, Annotated[list[Finite], Field(min_length=2, max_length=2)] | None] = {}
     filters: Annotated[list[Word], Field(max_length=200)] = []
+    public_tables: Annotated[
+        dict[Word, Annotated[str, StringConstraints(min_length=1, max_length=2000)]],
+        Field(max_length=50),
+    ] = {}
     max_groups_per_user: Count | None = None
     max_rows_per_user: Count | None = None
     typical_group: Count | None = None
@@ -134,6 +143,15 @@ class Dataset(Body):
     data: Annotated[dict[Word, Any], Field(max_length=30), AfterValidator(_plain)] = {}
     facts: Annotated[dict[Word, Any], AfterValidator(_plain)] | None = None
     learn_facts: Positive | None = None
+    askers: Annotated[list[Word], Field(max_length=1000)] | None = None
+    approval_above: Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)] | None = None
+    approval_days: Annotated[float, Field(gt=0, le=366)] | None = None
+
+    def stated(self) -> dict[str, Any]:
+        """The fields that were given; of the rules also those that are to end (None)."""
+        given: dict[str, Any] = self.model_dump(exclude_none=True, exclude_unset=True)
+        ended = {name: None for name in RULES if name in self.model_fields_set}
+        return ended | given
 
 
 class NewBudget(Body):
@@ -162,6 +180,19 @@ class NewPerson(Body):
 
     name: Name
     role: Literal["owner", "analyst", "auditor"]
+
+
+class PersonProfile(Body):
+    """The groups of a person, and the address of their mail."""
+
+    groups: Annotated[list[Word], Field(max_length=200)] = []
+    mail: Annotated[str, StringConstraints(max_length=254), _Stored] = ""
+
+
+class Decision(Body):
+    """Why a question is approved or declined."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1000), _Stored]
 
 
 class NewToken(Body):

@@ -6,7 +6,7 @@ Tests: ``tests/server/test_roles.py`` (every endpoint), ``tests/server/test_secu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from starlette.requests import Request
@@ -41,6 +41,11 @@ Named = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]*$")]
 Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 Period = Annotated[str, Query(pattern=r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
+_TABLES = {
+    "csv": "text/csv; charset=utf-8",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+_STATUS = {"refused": 402, "waiting for approval": 202}
 
 # Endpoints that only call an action with the person and what the path names.
 ACTIONS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -138,19 +143,19 @@ def end_session(request: Request, server: Server, me: Me) -> JSONResponse:
 @router.post("/datasets", status_code=201)
 def post_dataset(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
     """Register a data set."""
-    return server.register(me, body.model_dump(exclude_none=True, exclude_unset=True))
+    return server.register(me, body.stated())
 
 
 @router.post("/datasets/preview")
 def post_preview(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
     """Check the facts of a data set against its header; nothing is registered."""
-    return server.preview(me, body.model_dump(exclude_none=True, exclude_unset=True))
+    return server.preview(me, body.stated())
 
 
 @router.put("/datasets/{name}")
 def put_dataset(server: Server, me: Me, name: Named, body: bodies.Dataset) -> dict[str, Any]:
     """Change the facts of a data set; answers that were asked before keep the old ones."""
-    facts = body.model_dump(exclude_none=True, exclude_unset=True)
+    facts = body.stated()
     return server.change_dataset(me, name, facts)
 
 
@@ -181,7 +186,22 @@ async def post_question(
     """Ask: the question is recorded, priced and reserved, and runs afterwards."""
     asked = body.question.asked()
     view = await priced(request, server.ask, me, asked, idempotency_key, body.memo)
-    return JSONResponse(view, status_code=402 if view["status"] == "refused" else 201)
+    return JSONResponse(view, status_code=_STATUS.get(view["status"], 201))
+
+
+@router.post("/requests/{id}/approve")
+async def post_approval(
+    request: Request, server: Server, me: Me, id: Id, body: bodies.Decision
+) -> JSONResponse:
+    """Let a question run that waits for approval; the budget admits or refuses it now."""
+    view = await priced(request, server.approve, me, id, body.reason)
+    return JSONResponse(view, status_code=402 if view["status"] == "refused" else 200)
+
+
+@router.post("/requests/{id}/decline")
+def post_refusal(server: Server, me: Me, id: Id, body: bodies.Decision) -> dict[str, Any]:
+    """Decline a question that waits for approval."""
+    return server.decline(me, id, body.reason)
 
 
 @router.get("/requests")
@@ -200,10 +220,15 @@ def get_requests(
 
 
 @router.get("/export")
-def get_export(server: Server, me: Me, period: Period) -> Response:
-    """Return the releases of a year, a month or a day (2026, 2026-03, 2026-03-31) as CSV."""
-    content = server.export(me, period).encode()
-    return _download(content, "text/csv; charset=utf-8", f"releases-{period}.csv")
+def get_export(
+    server: Server,
+    me: Me,
+    period: Period,
+    format: Annotated[Literal["csv", "xlsx"], Query()] = "csv",
+) -> Response:
+    """Return the releases of a year, a month or a day (2026, 2026-03, 2026-03-31) as a table."""
+    content = server.export(me, period, format)
+    return _download(content, _TABLES[format], f"releases-{period}.{format}")
 
 
 @router.get("/releases")
@@ -268,6 +293,12 @@ def get_acts(
 def post_person(server: Server, me: Me, body: bodies.NewPerson) -> dict[str, Any]:
     """Add a person."""
     return server.add_person(me, body.name, body.role)
+
+
+@router.put("/people/{name}")
+def put_person(server: Server, me: Me, name: Named, body: bodies.PersonProfile) -> dict[str, Any]:
+    """Set the groups and the address of a person."""
+    return server.change_person(me, name, body.groups, body.mail)
 
 
 @router.post("/tokens", status_code=201)

@@ -16,6 +16,7 @@ from expost.errors import InvalidInput
 from expost.facts.describe import DELTA, describe
 from expost.facts.facts_file import StatedFacts, stated_facts, with_facts
 from expost.randomness.source import Randomness
+from expost.server.jobs.datasets import source_with_secrets
 from expost.tuning.request.bought_facts import learn_missing
 from expost.tuning.request.defaults import job_with_defaults
 
@@ -85,7 +86,7 @@ def _table(facts: dict[str, Any], epsilon: float, account: Account) -> dict[str,
     if not unknown:
         raise InvalidInput("learn_facts", epsilon, "all facts are stated: there is nothing to buy")
     bought = describe(
-        facts["source"],
+        source_with_secrets(facts["source"]),
         epsilon=epsilon,
         delta=DELTA,
         user=facts["user"],
@@ -107,7 +108,7 @@ def _rows(facts: dict[str, Any], epsilon: float, account: Account) -> dict[str, 
     most = {"learn_facts": epsilon, "max_epsilon": 2 * epsilon + 1, "delta": 10 * DELTA}
     job = job_with_defaults({"at_least": 0.5, **most}, _PLACES, path=facts.get("source"))
     job["data"] |= facts.get("data") or {}
-    tables, learned = learn_missing(job, None, None, account, Randomness(), None)
+    tables, learned = learn_missing(job, (None,) * 3, account, Randomness(), None)
     if learned is None:
         raise InvalidInput("learn_facts", epsilon, "all facts are stated: there is nothing to buy")
     own = {"path", "holdout"} - {*(facts.get("data") or {})}

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
 
 import sqlalchemy as sql
 
@@ -22,7 +25,7 @@ from expost.errors import ExpostError, InvalidInput
 from expost.files import is_database
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, dataset_versions, datasets
-from expost.server.people.accounts import check_name
+from expost.server.people.accounts import check_group, check_name
 from expost.server.problems import Conflict, NotFound
 from expost.tables.sources import open_source
 from expost.tuning.request.settings import DataSettings
@@ -31,7 +34,44 @@ from expost.tuning.rows.job_tables import head_and_places, head_as_dict
 
 TABLE, ROWS = "table", "rows"
 MOST_KEYS = 100_000
-_HIDDEN = ("source", "table", "delimiter", "data", "head", "places")
+APPROVAL_DAYS = 7.0
+ALL = "*"
+RULES = ("askers", "approval_above", "approval_days")
+"""Who may ask, and what an owner approves: kept when facts are changed without a word on them."""
+_HIDDEN = ("source", "table", "delimiter", "data", "head", "places", "askers", "public_tables")
+
+
+SOURCE_SECRETS: dict[str, str] = {}
+"""Passwords that URLs of sources name as ${NAME}: from the secrets file of this process."""
+_NAMED = re.compile(r"\$\{([A-Za-z0-9_]{1,64})\}")
+
+
+def source_with_secrets(source: str) -> str:
+    """Return a source as it is opened: each ${NAME} is a secret of the file or the environment.
+
+    Only EXPOST_SOURCE_NAME is looked up there, so that no other secret can be sent anywhere.
+    """
+
+    def secret(match: re.Match[str]) -> str:
+        name = match[1]
+        text = os.environ.get(f"EXPOST_SOURCE_{name}") or SOURCE_SECRETS.get(name)
+        if text is None:
+            valid = f"set EXPOST_SOURCE_{name}, or {name} under [sources] in secrets.toml"
+            raise InvalidInput("source", match[0], valid)
+        return quote(text, safe="")
+
+    return _NAMED.sub(secret, source) if is_database(source) else source
+
+
+def _check_source(source: str) -> None:
+    """Refuse a password in the URL of a source, which is stored and shown to owners."""
+    if not is_database(source) or "://" not in source:
+        return
+    parts = urlsplit(_NAMED.sub("secret-by-name", source))
+    given = [parts.password or "", *parse_qs(parts.query).get("password", [])]
+    if any(text not in ("", "secret-by-name") for text in given):
+        valid = "write ${NAME} for the password, and set EXPOST_SOURCE_NAME or secrets.toml"
+        raise InvalidInput("source", "a password in the URL", valid)
 
 
 class Datasets:
@@ -136,8 +176,17 @@ def public_facts(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the public facts for the log; of facts that were bought it has the charge."""
-    shown = public_facts(document)
+    shown = public_facts(document) | {"askers": document["askers"]}
     return shown | ({"bought": shown["bought"]["charged"]} if "bought" in shown else {})
+
+
+def may_ask(document: Mapping[str, Any], person: str, groups: Callable[[str], set[str]]) -> bool:
+    """Return whether a person may ask about a data set; ``groups`` are those of a person."""
+    askers = document.get("askers")
+    if askers is None or person in askers:
+        return True
+    named = {asker[1:] for asker in askers if asker.startswith("@")}
+    return bool(named) and not named.isdisjoint(groups(person))
 
 
 def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,6 +203,9 @@ def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
         "budget": check_name(str(facts["budget"]), "budget"),
         "source": facts.get("source"),
         **({"bought": facts["bought"]} if "bought" in facts else {}),
+        "askers": _askers(facts.get("askers")),
+        "approval_above": _threshold(facts.get("approval_above")),
+        "approval_days": _positive(facts.get("approval_days"), "approval_days") or APPROVAL_DAYS,
     }
     if kind == ROWS:
         return document | _rows_facts(facts)
@@ -166,6 +218,7 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if not user or not facts.get("source"):
         missing = "user" if facts.get("source") else "source"
         raise InvalidInput(missing, None, "a table needs its source and the column of the person")
+    _check_source(str(facts["source"]))
     groups = {
         str(column): None if keys is None else _keys(column, keys)
         for column, keys in (facts.get("groups") or {}).items()
@@ -173,7 +226,8 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     values = {str(column): _bounds(column, b) for column, b in (facts.get("values") or {}).items()}
     filters = [str(column) for column in facts.get("filters") or ()]
     used = list(dict.fromkeys([str(user), *groups, *values, *filters]))
-    columns = _columns(facts, used)
+    types = _columns(facts, used)
+    columns = {name: _kind(kind) for name, kind in types.items()}
     absent = [name for name in used if name not in columns]
     if absent:
         raise InvalidInput("columns", absent[0], "the table has no such column")
@@ -190,6 +244,8 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "values": values,
         "filters": filters,
         "columns": {name: columns[name] for name in used},
+        "types": {name: str(types[name].copy(nullable=True)) for name in used},
+        **_public_tables(facts),
         "max_groups_per_user": most,
         "max_rows_per_user": rows,
         "typical_group": int(facts.get("typical_group") or 1000),
@@ -216,13 +272,16 @@ def _rows_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def head_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of rows and their number, which prices depend on; no row is kept.
+    """The columns of rows and their number (or that of persons), on which prices depend.
 
-    With a stated number of rows the actual one is secret. Otherwise places are public (zero-out).
+    No row is kept. With a stated number the actual one is secret, otherwise public (zero-out).
     """
     request = TuneRequest.read({"data": data})
     settings = DataSettings(
-        target=request.target, features=request.features, delimiter=request.delimiter
+        target=request.target,
+        features=request.features,
+        delimiter=request.delimiter,
+        user=request.user,
     )
     if is_database(request.path):
         raise InvalidInput("source", "a database", "rows that models are tuned on are a file")
@@ -231,17 +290,36 @@ def head_of(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"head": head_as_dict(head), "places": request.rows or places}
 
 
-def _columns(facts: Mapping[str, Any], used: list[str]) -> dict[str, str]:
-    """The columns of a table and their kinds, from its header or schema."""
+def _public_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The public tables that a query may join, and their columns."""
+    sources = {
+        str(name): str(location) for name, location in (facts.get("public_tables") or {}).items()
+    }
+    for location in sources.values():
+        _check_source(location)
+    opened = {
+        name: _columns({"source": location, "table": name if is_database(location) else None}, [])
+        for name, location in sources.items()
+    }
+    if str(facts["name"]).lower() in {name.lower() for name in sources}:
+        raise InvalidInput("public_tables", facts["name"], "this is the name of the data set")
+    return {
+        "public_tables": sources,
+        "public_columns": {name: list(columns) for name, columns in opened.items()},
+    }
+
+
+def _columns(facts: Mapping[str, Any], used: list[str]) -> dict[str, Any]:
+    """The columns of a table and their types, from its header or schema."""
     try:
         opened = open_source(
-            str(facts["source"]),
+            source_with_secrets(str(facts["source"])),
             facts.get("table"),
             delimiter=facts.get("delimiter"),
             columns=used,
         )
         schema = opened.schema()
-        return {str(name): _kind(kind) for name, kind in schema.items()}
+        return {str(name): kind for name, kind in schema.items()}
     except ExpostError:
         raise
     except Exception as error:
@@ -276,9 +354,30 @@ def _bounds(column: object, bounds: Any) -> list[float]:
     return [low, high]
 
 
+def _askers(given: Any) -> list[str] | None:
+    """Who may ask: names of people, and names of groups after an @; None is everybody."""
+    if given is None or list(given) == [ALL]:
+        return None
+    listed = list(dict.fromkeys(str(asker) for asker in given))
+    if not listed:
+        raise InvalidInput("askers", "nobody", "name people and @groups, or give * for everybody")
+    for asker in listed:
+        if asker.startswith("@"):
+            check_group(asker[1:], "askers")
+        else:
+            check_name(asker, "askers")
+    return listed
+
+
 def _positive(value: Any, field: str) -> float | None:
     if value is not None and not 0 < float(value) < math.inf:
         raise InvalidInput(field, value, "give a number > 0")
+    return None if value is None else float(value)
+
+
+def _threshold(value: Any) -> float | None:
+    if value is not None and not 0 <= float(value) < math.inf:
+        raise InvalidInput("approval_above", value, "give an ε, or 0 for every question")
     return None if value is None else float(value)
 
 

@@ -38,15 +38,20 @@ def price_asked(
     facts: Mapping[str, Any], asked: Mapping[str, Any], terms: Budget
 ) -> PricedQuestion:
     """Check a question against public facts and price it in a budget with these terms."""
-    kind = terms.kind
-    if asked.get("kind") == "tune":
-        job = tuning_jobs.read_job(facts, asked, kind)
-        priced = tuning_jobs.price_tuning(facts, job, terms)
+    read = tuning_jobs.read_job if asked.get("kind") == "tune" else questions.read_question
+    return price_recorded(facts, read(facts, asked, terms.kind), terms)
+
+
+def price_recorded(
+    facts: Mapping[str, Any], question: dict[str, Any], terms: Budget
+) -> PricedQuestion:
+    """Price a question that was checked before."""
+    if question["kind"] == "tune":
+        priced = tuning_jobs.price_tuning(facts, question, terms)
         plan = dict(priced.plan)
         price = {"epsilon": plan["worst_case"], "delta": plan["delta"], "unit": "epsilon"}
-        return PricedQuestion(job, _of(facts, price), plan, priced.charges, None)
-    question = questions.read_question(facts, asked, kind)
-    count = questions.price_question(facts, question, kind)
+        return PricedQuestion(question, _of(facts, price), plan, priced.charges, None)
+    count = questions.price_question(facts, question, terms.kind)
     price = {
         "epsilon": question["epsilon"],
         "delta": question["delta"],

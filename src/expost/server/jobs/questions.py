@@ -10,25 +10,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from expost.analytics.count_plan import SIZES, plan_count
+from expost.analytics.count_result import CountResult
 from expost.analytics.pricing import CheckedCount, CountPrice, price_request
+from expost.analytics.quantile_request import CheckedQuantile, price_quantile
+from expost.analytics.quantiles import QuantileProgress, QuantileResult, run_quantile
+from expost.analytics.query import run_request
 from expost.analytics.request import CountRequest, check_request, request_settings
+from expost.analytics.sql_request import CheckedQuery
+from expost.analytics.sql_result import QueryResult
+from expost.analytics.sql_run import QueryRun, price_query, run_query
 from expost.errors import InvalidInput
-from expost.server.jobs.datasets import TABLE, dataset_keys
+from expost.randomness.source import Randomness
+from expost.server.jobs.datasets import TABLE, dataset_keys, source_with_secrets
+from expost.server.jobs.sql_questions import (
+    build_quantile,
+    build_query,
+    look_at_step,
+    plan_quantiles,
+    plan_sql,
+    read_query,
+    smallest_epsilon,
+)
 from expost.tables.typed_columns import split_condition
 
-KINDS = ("count", "sum", "mean")
+KINDS = ("count", "sum", "mean", "quantile", "query")
+Checked = CheckedCount | CheckedQuantile | CheckedQuery
 _ASKED = [name for name, (_, setting) in request_settings(CountRequest).items() if setting.analysts]
-_SMALLEST = 1e-4
-_STEPS = 420  # seven decades; neighbouring ε differ by about four per cent
-_PER_DECADE = 60
-_FIRST_STEP = 180  # ε = 0.1
-_LOOKS = 8  # guided by a guess; further ones halve the interval
 
 
 def read_question(
@@ -39,6 +52,12 @@ def read_question(
     if kind not in KINDS or facts["kind"] != TABLE:
         allowed = KINDS if facts["kind"] == TABLE else ("tune",)
         raise InvalidInput("kind", kind, "this data set answers " + ", ".join(allowed))
+    if kind == "query":
+        question = read_query(facts, asked) | {"delta": _delta(facts, asked, budget_kind)}
+        return _with_epsilon(facts, question)
+    for name in ("sql", *(("at", "within_rank") if kind != "quantile" else ())):
+        if asked.get(name) is not None:
+            raise InvalidInput(name, asked[name], f"it does not belong to a {kind}")
     by, where = list(asked.get("by") or ()), list(asked.get("where") or ())
     for column in by:
         if column not in facts["groups"]:
@@ -74,7 +93,34 @@ def read_question(
         "count_rows": bool(asked.get("count_rows")),
         "max_rows_per_user": asked.get("max_rows_per_user") or facts["max_rows_per_user"],
     }
-    if question["epsilon"] is None:
+    if kind == "quantile":
+        question |= _ranks(asked)
+    return _with_epsilon(facts, question)
+
+
+def _ranks(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a quantile has beside the fields of a mean; of a person one row counts by default."""
+    for name in ("within", "plus_minus", "count_rows"):
+        if asked.get(name):
+            raise InvalidInput(name, asked[name], "the error of a quantile is within_rank")
+    return {
+        "at": list(asked.get("at") or (0.5,)),
+        "within_rank": asked.get("within_rank") or 0.02,
+        "within": None,
+        "max_rows_per_user": asked.get("max_rows_per_user") or 1,
+    }
+
+
+def _with_epsilon(facts: Mapping[str, Any], question: dict[str, Any]) -> dict[str, Any]:
+    """A question with its price: the ε that was given, or the smallest that will do."""
+    if question["epsilon"] is None and question["kind"] in _PLANS:
+        size = (int(question["size"]),)
+
+        def plan_at(epsilon: float) -> dict[str, Any]:
+            return _PLANS[question["kind"]](facts, question | {"epsilon": epsilon}, size)
+
+        question["epsilon"] = smallest_epsilon(lambda step: look_at_step(step, plan_at))
+    elif question["epsilon"] is None:
         question["epsilon"] = _cheapest(
             _groups(question), question["size"], _plannable(facts, question)
         )
@@ -97,17 +143,24 @@ def request_of_question(facts: Mapping[str, Any], question: Mapping[str, Any]) -
     request |= {name: facts.get(name) for name in ("user", "table", "delimiter")}
     if question["kind"] != "count":
         request["bounds"] = facts["values"][question["column"]]
-    rows = request["max_rows_per_user"] or "auto"
-    counts_users = question["kind"] == "count" and not question["count_rows"]
-    request["max_rows_per_user"] = None if counts_users else rows
+    counts = question["kind"] == "count"
+    if counts and question["count_rows"]:
+        request["max_rows_per_user"] = request["max_rows_per_user"] or "auto"
+    elif counts:
+        request["max_rows_per_user"] = None
     return request
 
 
 def build_request(
     facts: Mapping[str, Any], question: Mapping[str, Any], *, open_source: bool
-) -> CheckedCount:
+) -> Checked:
     """Return the checked request of a question; the source is opened or not, and no row is read."""
+    if question["kind"] == "query":
+        return build_query(facts, question, open_source=open_source)
+    if question["kind"] == "quantile":
+        return build_quantile(facts, question, open_source=open_source)
     source = str(facts["source"])
+    source = source_with_secrets(source) if open_source else source
     checked = check_request(source, request_of_question(facts, question), open_table=open_source)
     return replace(checked, source=f"data set {facts['name']}")
 
@@ -116,11 +169,33 @@ def price_question(
     facts: Mapping[str, Any], question: Mapping[str, Any], budget_kind: str
 ) -> CountPrice:
     """Return what a question may cost in a budget of this kind."""
-    return price_request(build_request(facts, question, open_source=False), budget_kind)
+    return price_checked(build_request(facts, question, open_source=False), budget_kind)
+
+
+def price_checked(checked: Checked, budget_kind: str) -> CountPrice:
+    """Return what a checked request may cost in a budget of this kind."""
+    if isinstance(checked, CheckedQuery):
+        return price_query(checked, budget_kind)
+    if isinstance(checked, CheckedQuantile):
+        return price_quantile(checked, budget_kind)
+    return price_request(checked, budget_kind)
+
+
+def run_checked(
+    checked: Checked, priced: CountPrice, randomness: Randomness, evidence: dict[str, Any] | None
+) -> CountResult | QuantileResult | QueryResult:
+    """Run a request whose worst case is reserved, and return what it releases."""
+    if isinstance(checked, CheckedQuery):
+        return run_query(QueryRun(checked, randomness), priced, evidence)
+    if isinstance(checked, CheckedQuantile):
+        return run_quantile(checked, priced, randomness, evidence, QuantileProgress())
+    return run_request(checked, priced.charges, randomness, evidence)
 
 
 def plan_question(facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plan of a question: what groups of some sizes cost, and how many fit."""
+    if question["kind"] in _PLANS:
+        return _PLANS[question["kind"]](facts, question, ())
     sizes = tuple(sorted({*SIZES, int(question["size"])}))
     return _plan(_groups(question), sizes, question["epsilon"], _plannable(facts, question))
 
@@ -151,50 +226,21 @@ def _plan(
 def _cheapest(groups: int | None, size: int, request: str) -> float:
     """The smallest ε of a fine grid at which the plan answers all groups of a size."""
 
-    low, high, step = (
-        0,
-        _STEPS + 1,
-        _FIRST_STEP,
-    )  # the step is in low … high; the last: there is none
-    for number in range(_STEPS):
-        fits, likely = _look(groups, size, request, step)
-        low, high = (low, step) if fits else (step + 1, high)
-        if low == high:
-            break
-        ahead = min(likely, step - 1) if fits else max(likely, step + 1)
-        step = min(max(ahead, low), high - 1) if number < _LOOKS else (low + high) // 2
-    if low > _STEPS:
-        raise InvalidInput(
-            "within or plus_minus",
-            "this error",
-            "no ε up to 1000 gives it for groups of this "
-            "size; accept a larger error, or ask about larger groups",
-        )
-    return _epsilon_at(low)
+    def look(step: int) -> tuple[bool, int]:
+        return look_at_step(step, lambda epsilon: _plan(groups, (size,), epsilon, request))
+
+    return smallest_epsilon(look, _first_guess(size, json.loads(request)))
 
 
-def _look(groups: int | None, size: int, request: str, step: int) -> tuple[bool, int]:
-    """Whether the ε of a step answers all groups, and which step is likely the smallest to do so.
-
-    One group costs about the same whatever the total is, so a look tells how large it must be.
-    """
+def _first_guess(size: int, request: Mapping[str, Any]) -> float:
+    """Where a search begins: noise whose tail is the wanted error, if no one shares ε."""
     try:
-        plan = _plan(groups, (size,), _epsilon_at(step), request)
-    except InvalidInput:
-        if step == _STEPS:  # larger ε have no plan either
-            raise
-        return False, step + _PER_DECADE  # so small an ε has no plan for this error
-    planned = plan["sizes"][0]
-    if planned["cost"] is None:
-        return False, step + _PER_DECADE
-    needed = planned["cost"] * plan["max_groups_per_user"] / plan["for_values"]
-    per_decade = _PER_DECADE / (1 if plan["unit"] == "epsilon" else 2)
-    return planned["groups"] is None, step + math.ceil(per_decade * math.log10(needed))
-
-
-def _epsilon_at(step: int) -> float:
-    """A point of the grid, rounded to three digits."""
-    return float(f"{_SMALLEST * 10 ** (step / _PER_DECADE):.3g}")
+        error = request["plus_minus"] or (request["within"] or 0.1) * size
+        folds = max(0.1, -math.log(1 - min(request["confidence"], 1 - 1e-9)))
+        guess = 1.15 * folds * (request["max_groups_per_user"] or 1) / error
+        return guess if 0 < guess < math.inf else 0.1
+    except (ArithmeticError, TypeError, ValueError):  # the look says which field is not valid
+        return 0.1
 
 
 def _delta(facts: Mapping[str, Any], asked: Mapping[str, Any], kind: str) -> float | None:
@@ -234,3 +280,6 @@ def _one_of(names: Mapping[str, Any]) -> str:
 
 def _plain(key: Any) -> Any:
     return [str(part) for part in key] if isinstance(key, (list, tuple)) else str(key)
+
+
+_PLANS: dict[str, Callable[..., dict[str, Any]]] = {"quantile": plan_quantiles, "query": plan_sql}

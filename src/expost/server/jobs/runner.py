@@ -11,6 +11,7 @@ A request that fails is tried again; after several tries its worst case stays ch
 cause, and people see "no answer". The death of a process is not a try: nobody saw the draws of a
 run that ended with it, because a result leaves the server only after it was recorded, and only the
 first record counts. A request whose workers died a hundred times ends as if it had failed.
+A request whose reservation is closed never runs: a second draw would have no charge of its own.
 A source that cannot be opened costs nothing if opening reads the header or the schema only; SQLite
 files are copied when they are opened, and cost as if read.
 Tests: ``tests/server/test_service.py``, ``tests/server/test_crashes.py``,
@@ -30,9 +31,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from expost.analytics.pricing import price_request
-from expost.analytics.query import run_request
 from expost.budget.charging import Reserved
+from expost.budget.ledger import OPEN
 from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 from expost.files import lock_file
 from expost.randomness.source import require_protection
@@ -44,6 +44,7 @@ from expost.server.server_settings import ServerSettings
 from expost.tables.sources import opening_reads_rows
 
 MOST_TRIES, MOST_DEATHS = 4, 100
+_ANSWERED = "it was answered and charged before the server was restored"
 _IDLE = 0.25
 _RECORDED_SECONDS = 10.0
 log = logging.getLogger("expost.server")
@@ -173,6 +174,10 @@ class Runner:
         reservation = find_reservation(ledger, row["id"], row["secret"], row["reserved"])
         if reservation is None:
             raise LedgerError("the reservation of a queued request is missing")
+        if ledger.status_of(row["id"]) != OPEN:  # older tables were put beside a newer ledger
+            ended = {"state": states.FAILED, "published": last_tick(self._settings.tick)}
+            self._queue.mark(row["id"], [states.RUNNING], failure=_ANSWERED, **ended)
+            return
         try:
             request = questions.build_request(facts, json.loads(row["question"]), open_source=True)
         except Exception as error:
@@ -187,11 +192,12 @@ class Runner:
             failure = f"the source cannot be opened ({type(error).__name__})"
             self._queue.record(row["id"], self.name, outcome, None, failure=failure)
             return
-        if price_request(request, ledger.kind_of(facts["budget"])).charges != reservation.charges:
+        priced = questions.price_checked(request, ledger.kind_of(facts["budget"]))
+        if priced.charges != reservation.charges:
             raise LedgerError("the request was reserved at other charges")
         randomness = require_protection(None, simulation=False)
         evidence = Reserved(ledger, reservation).evidence()
-        result = run_request(request, reservation.charges, randomness, evidence)
+        result = questions.run_checked(request, priced, randomness, evidence)
         document = {"result": result.as_dict(), "certificate": result.certificate()}
         self._queue.record(row["id"], self.name, result.outcome, document)
 
@@ -247,6 +253,8 @@ class Runner:
 
     def _complete_all(self) -> None:
         """Reserve what crashes left unreserved; one that fails does not keep others waiting."""
+        for row in self._queue.overdue():
+            self._queue.decide(row, "the server", "nobody decided in time", states.EXPIRED)
         for row in self._queue.unreserved(time.time() - _RECORDED_SECONDS):
             try:
                 self._complete(row)

@@ -3,7 +3,12 @@
 States::
 
     recorded ── reserved in the ledger ──► queued ──► running ──► computed ──► done, missed, failed
-        └────── refused by the budget ──► refused
+     ▲  └────── refused by the budget ──► refused
+  approved
+     └── waiting ──► declined, expired
+
+A question that waits for approval has reserved nothing, and nothing has been read for it: that it
+waits depends on its price alone, which is public. So it holds no budget that others need.
 
 ``computed`` means that the result and the outcome are on the disk, but the ledger is not settled
 and nobody sees them yet. A worker holds a request by a lease; another process takes over a request
@@ -25,17 +30,23 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from expost.server.database import ServerDatabase, attempts, models, requests
+from expost.server import audit_log
+from expost.server.database import ServerDatabase, approvals, attempts, models, requests
 
 RECORDED, QUEUED, RUNNING, COMPUTED = "recorded", "queued", "running", "computed"
 DONE, MISSED, FAILED, REFUSED = "done", "missed", "failed", "refused"
-FINAL = (DONE, MISSED, FAILED, REFUSED)
+WAITING, DECLINED, EXPIRED = "waiting", "declined", "expired"
+FINAL = (DONE, MISSED, FAILED, REFUSED, DECLINED, EXPIRED)
 ABANDON, TUNED = "abandon", "tuned"
 """Outcomes that are not settled: the worst case stays charged; tuning has settled itself."""
 
 
 _NEW: dict[str, Any] = dict.fromkeys(column.name for column in requests.c)
 _NEW |= {"lease": 0.0, "tries": 0, "deaths": 0, "reserved": ""}
+_DECISION = ("expires", "approved", "by", "reason", "decided")
+_WHOLE = [*requests.c, *(approvals.c[name].label(f"approval_{name}") for name in _DECISION)]
+_NEW |= dict.fromkeys(f"approval_{name}" for name in _DECISION)
+_JOINED = requests.outerjoin(approvals, approvals.c.request == requests.c.id)
 _FUTURE = 60.0  # seconds: a time that is later than any that was set here means another clock
 _UNLUCKY = 3  # deaths of workers after which a request waits until others have run
 
@@ -57,23 +68,69 @@ class Queue:
 
     def get(self, identity: str) -> dict[str, Any] | None:
         """Return a request, or None."""
-        return self._store.row(sql.select(requests).where(requests.c.id == identity))
+        query = sql.select(*_WHOLE).select_from(_JOINED)
+        return self._store.row(query.where(requests.c.id == identity))
 
     def by_key(self, person: str, key: str) -> dict[str, Any] | None:
         """Return the request that a person asked under a key, or None."""
-        return self._store.row(
-            sql.select(requests).where(requests.c.person == person, requests.c.key == key)
-        )
+        query = sql.select(*_WHOLE).select_from(_JOINED)
+        return self._store.row(query.where(requests.c.person == person, requests.c.key == key))
 
-    def insert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Record a request; a second one with the same person and key returns the first."""
+    def insert(self, row: Mapping[str, Any], expires: float | None = None) -> dict[str, Any]:
+        """Record a request; a second one with the same person and key returns the first.
+
+        With a time until which it may be approved, the request waits.
+        """
+
+        def work(connection: sql.Connection) -> None:
+            connection.execute(requests.insert().values(**row))
+            if expires is not None:
+                values = {"request": row["id"], "expires": expires}
+                connection.execute(approvals.insert().values(**values))
+
         try:
-            self._store.change(requests.insert().values(**row))
+            self._store.write(work)
         except sql.exc.IntegrityError:
             first = self.by_key(row["person"], row["key"])
             assert first is not None
             return first
-        return {**_NEW, **row}
+        return {**_NEW, **row, "approval_expires": expires}
+
+    def decide(self, row: Mapping[str, Any], by: str, reason: str, state: str) -> bool:
+        """Approve, decline or let expire a request that waits; return whether it still waited.
+
+        The decision, its reason and its act are recorded together.
+        """
+        now, approved = time.time(), state == RECORDED
+        words = {RECORDED: "approve question", DECLINED: "decline question"}
+        known = {name: row[name] for name in ("person", "dataset")}
+        price = json.loads(row["price"])
+        detail = {"request": row["id"], **known, "epsilon": price["epsilon"], "reason": reason}
+
+        def work(connection: sql.Connection) -> bool:
+            mine = approvals.c.request == row["id"]
+            if state != EXPIRED:
+                mine = sql.and_(mine, approvals.c.expires > now)
+            waiting = sql.exists().where(mine, approvals.c.decided.is_(None))
+            changed = connection.execute(
+                requests.update()
+                .where(requests.c.id == row["id"], requests.c.state == WAITING, waiting)
+                .values(state=state, published=None if approved else now)
+            )
+            if not changed.rowcount:
+                return False
+            decision = {"approved": approved, "by": by, "reason": reason, "decided": now}
+            connection.execute(approvals.update().where(mine).values(**decision))
+            audit_log.record(connection, by, words.get(state, "approval expired"), detail)
+            return True
+
+        return self._store.write(work)
+
+    def overdue(self) -> list[dict[str, Any]]:
+        """Return requests that nobody approved or declined in time."""
+        query = sql.select(*_WHOLE).select_from(_JOINED)
+        late = approvals.c.expires <= time.time()
+        return self._store.rows(query.where(requests.c.state == WAITING, late))
 
     def answered(self, person: str, dataset: str, question: str) -> dict[str, Any] | None:
         """Return the newest answered request of a person with this very question, or None."""
@@ -252,8 +309,9 @@ class Queue:
         ``wanted`` has parts of what is shown: ``dataset``, ``status`` or ``text`` (in the purpose,
         the data set or the name of the person). Unfinished requests have no status to search for.
         """
-        shown = [column for column in requests.c if column.name not in ("result", "secret")]
-        query = sql.select(*shown).order_by(requests.c.created.desc(), requests.c.id).limit(limit)
+        shown = [column for column in _WHOLE if column.name not in ("result", "secret")]
+        newest = (requests.c.created.desc(), requests.c.id)
+        query = sql.select(*shown).select_from(_JOINED).order_by(*newest).limit(limit)
         if person is not None:
             query = query.where(requests.c.person == person)
         for name, value in (wanted or {}).items():
@@ -301,15 +359,23 @@ def _matches(name: str, value: str) -> Any:
     if name == "dataset":
         return requests.c.dataset == value
     if name == "status":
-        return requests.c.state.in_([state for state in FINAL if _STATUS[state] == value])
+        known = (*FINAL, WAITING)
+        return requests.c.state.in_([state for state in known if _STATUS[state] == value])
     if name == "published":
         return requests.c.state.in_((DONE, MISSED))
     texts = (requests.c.memo, requests.c.dataset, requests.c.person)
     return sql.or_(*(column.icontains(value, autoescape=True) for column in texts))
 
 
-STATUSES = ("queued", "running", "done", "missed", "no answer", "refused")
+APPROVAL = "waiting for approval"
+STATUSES = (
+    *("queued", "running", APPROVAL, "done", "missed", "no answer", "refused"),
+    *("declined", "expired"),
+)
 _STATUS = {
+    WAITING: APPROVAL,
+    DECLINED: "declined",
+    EXPIRED: "expired",
     RECORDED: "queued",
     QUEUED: "queued",
     RUNNING: "running",
@@ -382,4 +448,13 @@ def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
         "charge": json.loads(row["charge"]) if final and row["charge"] else None,
         "refusal": json.loads(row["refusal"]) if final and row["refusal"] else None,
         "release": row["state"] in (DONE, MISSED),
+        "approval": _approval(row),
     }
+
+
+def _approval(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Until when a request may be approved, and who decided what and why; None if it needs none."""
+    if row.get("approval_expires") is None:
+        return None
+    told = {name: row[f"approval_{name}"] for name in _DECISION}
+    return told | {name: iso_time(told[name]) for name in ("expires", "decided")}

@@ -230,10 +230,10 @@ def history(document: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def bars(amounts: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Return amounts by name as bars on a common scale."""
+def bars(amounts: Mapping[str, float], *, in_order: bool = False) -> list[dict[str, Any]]:
+    """Return amounts by name as bars on a common scale: the largest first, or as they are."""
     most = max(amounts.values(), default=0.0) or 1.0
     return [
         {"name": name, "amount": amount, "width": round(100 * amount / most, 2)}
-        for name, amount in sorted(amounts.items(), key=lambda pair: -pair[1])
+        for name, amount in sorted(amounts.items(), key=lambda pair: 0 if in_order else -pair[1])
     ]

@@ -8,8 +8,10 @@ the question as it was priced, with its ε.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +44,7 @@ from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
 from expost.server.problems import ServerProblem, Unavailable
 from expost.server.service import Service
+from expost.tuning.request.defaults import as_toml
 from expost.tuning.request.metrics import LOSSES
 from expost.tuning.request.tune_request import KEYS, MAX_EPSILON, parsed, tables_of
 
@@ -167,21 +170,53 @@ def copies_of(question: Mapping[str, Any]) -> list[tuple[str, str]]:
     if kind == "tune":
         call = f"server.tune({question['dataset']!r}, {given!r})"
     else:
-        words = "".join(f", {name}={value!r}" for name, value in given.items() if name != "column")
-        column = f", {question['column']!r}" if kind != "count" else ""
-        call = f"server.{kind}({question['dataset']!r}{column}{words})"
-    return [("curl", curl), ("Python", connected + call)]
+        rest = {name: value for name, value in given.items() if name not in ("column", "sql")}
+        words = "".join(f", {name}={value!r}" for name, value in rest.items())
+        first = question.get("sql") or question.get("column")
+        called = "" if first is None else f", {first!r}"
+        call = f"server.{kind}({question['dataset']!r}{called}{words})"
+    copies = [("curl", curl), ("Python", connected + call)]
+    if kind in ("query", "quantile"):  # the command asks a server for the other kinds only
+        return copies
+    return [*copies, ("Command line", _command(question, given))]
+
+
+def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """A question as a call of the command; what it reads from a file is written first."""
+    asked = f"expost --server SERVER {{}} {shlex.quote(question['dataset'])}"
+    if question["kind"] == "tune":
+        job = as_toml({name: dict(table) for name, table in given.items()}).strip()
+        return f"cat > job.toml <<'END'\n{job}\nEND\n{asked.format('tune')} job.toml"
+    words, first = [asked.format("count")], ""
+    if question["kind"] != "count":
+        words += [f"--{question['kind']}", shlex.quote(question["column"])]
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "keys":
+            lines = io.StringIO()
+            parts = [key if isinstance(key, list) else [key] for key in value]
+            csv.writer(lines, lineterminator="\n").writerows(parts)
+            first = f"cat > keys.txt <<'END'\n{lines.getvalue()}END\n"
+            words += [option, "keys.txt"]
+        elif value is True:
+            words.append(option)
+        elif name != "column" and value is not False:
+            listed = value if isinstance(value, list) else [value]
+            words += [f"{option} {shlex.quote(str(part))}" for part in listed]
+    return first + " ".join(words)
 
 
 def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
-    """Return the fields of a count, sum or mean: what was given, else defaults."""
+    """Return the fields of a question about a table: what was given, else defaults."""
     kind = given.get("kind", "count")
-    unit = given.get("unit", "absolute" if kind == "mean" else "percent")
+    usual = {"mean": "absolute", "quantile": "rank"}.get(kind, "percent")
+    unit = usual if kind == "quantile" else given.get("unit", usual)
+    unit = "percent" if unit == "rank" and kind != "quantile" else unit
     column = given.get("column") or next(iter(facts["values"]), "")
     asked = "kind" in given
     first = [name for name, keys in facts["groups"].items() if keys is not None][:1]
     ranges = error_ranges(facts, kind, column)
-    default = "10" if unit == "percent" else f"{ranges['absolute'][1] / 20:.2g}"
+    default = {"percent": "10", "rank": "2"}.get(unit, f"{ranges['absolute'][1] / 20:.2g}")
     return {
         "kind": kind,
         "by": given.getlist("by") if asked else first,
@@ -195,6 +230,8 @@ def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
         "confidence": given.get("confidence") or "90",
         "size": given.get("size") or str(facts["typical_group"]),
         "ranges": ranges,
+        "at": given.get("at") or "0.25, 0.5, 0.75",
+        "sql": given.get("sql", ""),
     }
 
 
@@ -204,7 +241,7 @@ def error_ranges(facts: Mapping[str, Any], kind: str, column: str) -> dict[str, 
     low, high = facts["values"].get(column, (0.0, 1.0))
     whole_scale = {"mean": (high - low) / 2, "sum": size * max(abs(low), abs(high))}
     most = whole_scale.get(kind, float(size))
-    return {"percent": [0.5, 100.0], "absolute": [most / 1000, most]}
+    return {"percent": [0.5, 100.0], "rank": [0.1, 49.0], "absolute": [most / 1000, most]}
 
 
 def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -213,8 +250,14 @@ def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     error = real(fields, "error")
     if error is None or error <= 0:
         raise InvalidInput("error", error, "give a number > 0")
-    asked: dict[str, Any] = {"dataset": facts["name"], "kind": kind, "by": list(fields["by"])}
-    asked |= {"within": error / 100} if fields["unit"] == "percent" else {"plus_minus": error}
+    wanted = {"percent": {"within": error / 100}, "rank": {"within_rank": error / 100}}
+    asked: dict[str, Any] = {"dataset": facts["name"], "kind": kind}
+    asked |= wanted.get(fields["unit"], {"plus_minus": error})
+    if kind == "query":
+        return asked | _details(fields) | {"sql": fields["sql"].replace("\r\n", "\n")}
+    if kind == "quantile":
+        asked["at"] = reals(fields, "at")
+    asked["by"] = list(fields["by"])
     conditions = [line.strip() for line in fields["where"].splitlines() if line.strip()]
     if conditions:
         asked["where"] = conditions
@@ -226,11 +269,14 @@ def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
         asked["private_keys"] = True
     elif asked["by"] and text(fields, "keys"):
         asked["keys"] = _keys(fields, len(asked["by"]))
+    return asked | _details(fields)
+
+
+def _details(fields: Fields) -> dict[str, Any]:
+    """The confidence and the size of a group that must reach the error."""
     confidence = real(fields, "confidence")
-    if confidence is not None:
-        asked["confidence"] = confidence / 100
-    asked["size"] = whole_field(fields, "size")
-    return asked
+    sure = {} if confidence is None else {"confidence": confidence / 100}
+    return sure | {"size": whole_field(fields, "size")}
 
 
 def _keys(fields: Fields, columns: int) -> list[Any]:
@@ -284,12 +330,18 @@ def fields_again(view: Mapping[str, Any]) -> dict[str, Any]:
             name: (asked.get(key.table) or {}).get(key.name or name) for name, key in FORM.items()
         }
         return {name: plain_text(value) for name, value in given.items() if value is not None}
-    percent = asked["within"] is not None
-    return {
+    percent, ranked = asked["within"] is not None, view["kind"] == "quantile"
+    if ranked:
+        given = {"at": ", ".join(map(str, asked["at"]))}
+        asked = asked | {"within": asked["within_rank"]}
+        percent = True
+    else:
+        given = {"sql": asked["sql"]} if view["kind"] == "query" else {}
+    return given | {
         "kind": view["kind"],
         "by": list(asked["by"]),
         "column": asked["column"] or "",
-        "unit": "percent" if percent else "absolute",
+        "unit": "rank" if ranked else "percent" if percent else "absolute",
         "error": f"{100 * asked['within']:g}" if percent else f"{asked['plus_minus']:g}",
         "where": "\n".join(asked["where"]),
         "confidence": f"{100 * asked['confidence']:g}",

@@ -32,6 +32,7 @@ router = APIRouter()
 
 After = Annotated[int, Query(ge=0, le=2**62)]
 PER_PAGE = 200
+_MOST_DAYS = 31
 _HASHES = ("charges", "request", "release", "secret", "source", "outcome")
 
 
@@ -84,6 +85,8 @@ def _budget(
         chart=amounts.history(past),
         by_analyst=amounts.bars(past["by_analyst"]),
         by_dataset=amounts.bars(past["by_dataset"]),
+        by_group=amounts.bars(past["by_group"]),
+        by_day=amounts.bars(past["by_day"], in_order=True)[-_MOST_DAYS:],
         names=_analysts(server, me),
         **again(form, error),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import tomllib
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from expost.errors import InvalidInput
 from expost.server.api import bodies
 from expost.server.api.access import address_of, clear_cookie, cookie_person, set_cookie
+from expost.server.jobs.datasets import RULES
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.ask_pages import block_text, blocks, lines
 from expost.server.pages.rendering import (
@@ -32,10 +34,11 @@ from expost.server.pages.rendering import (
     text,
     whole_field,
 )
+from expost.server.people import openid
 from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
 from expost.server.people.signin import COOKIE
-from expost.server.problems import Conflict, Denied, NotSignedIn, ServerProblem
+from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, ServerProblem
 from expost.server.service import Service
 from expost.tuning.request.defaults import as_toml
 
@@ -43,6 +46,7 @@ router = APIRouter()
 _PLAIN_FIELDS = (
     *("name", "kind", "description", "budget", "source", "table", "delimiter", "user"),
     *("max_groups_per_user", "max_rows_per_user", "typical_group", "delta", "largest_epsilon"),
+    *("approval_above", "approval_days"),
 )
 _PATH = re.compile(r"/(?:[\w.~-]+/)*[\w.~-]*")
 
@@ -80,6 +84,18 @@ def disable_person(server: Server, me: Sender, name: str) -> Response:
 def send_return(server: Server, me: Sender, name: str) -> Response:
     """Give a person access again."""
     server.enable_person(me, name)
+    return go("/people")
+
+
+@router.post("/people/{name}")
+def send_profile(server: Server, me: Sender, form: Form, name: str) -> Response:
+    """Set the groups and the address of a person."""
+    try:
+        given = {"groups": split_field(form, "groups"), "mail": text(form, "mail")}
+        body = check_fields(bodies.PersonProfile, given)
+        server.change_person(me, name, body.groups, body.mail)
+    except USER_ERRORS as error:
+        return _people(server, me, form, error)
     return go("/people")
 
 
@@ -168,7 +184,7 @@ def _sent(server: Service, me: Person, form: Any, name: str | None) -> Response:
         present = {} if name is None else server.dataset(me, name)
         fixed = {key: present[key] for key in ("name", "kind", "budget") if key in present}
         body = check_fields(bodies.Dataset, _facts(form) | fixed)
-        given = body.model_dump(exclude_none=True, exclude_unset=True)
+        given = body.stated() | {name: None for name in RULES if getattr(body, name) is None}
         if text(form, "preview"):
             return _register(server, me, form, preview=server.preview(me, given), name=name)
         facts = (
@@ -188,6 +204,9 @@ def _fields_of(facts: Any) -> dict[str, str]:
     fill = {key: plain_text(facts[key]) for key in _PLAIN_FIELDS if facts.get(key) is not None}
     fill |= {"groups": block_text(facts.get("groups", {})), "values": "\n".join(values.values())}
     fill |= {"filters": ", ".join(facts.get("filters", ()))}
+    fill |= {"askers": "\n".join(facts.get("askers") or ())}
+    public = facts.get("public_tables", {})
+    fill |= {"public_tables": "\n".join(f"{name}: {location}" for name, location in public.items())}
     shown = {key: value for key, value in facts.get("data", {}).items() if key != "path"}
     return fill | {"data": as_toml({"data": shown}).partition("\n")[2].strip()}
 
@@ -211,7 +230,13 @@ def _facts(form: Any) -> dict[str, Any]:
         name: whole_field(form, name)
         for name in ("max_groups_per_user", "max_rows_per_user", "typical_group")
     }
-    facts |= {name: real(form, name) for name in ("delta", "largest_epsilon", "learn_facts")}
+    numbers = ("delta", "largest_epsilon", "learn_facts", "approval_above", "approval_days")
+    facts |= {name: real(form, name) for name in numbers}
+    facts |= {"askers": split_field(form, "askers") or None}
+    named = [
+        line.partition(":") for line in text(form, "public_tables").splitlines() if line.strip()
+    ]
+    facts["public_tables"] = {name.strip(): location.strip() for name, _, location in named}
     return facts | ({"facts": stated} if stated else {})
 
 
@@ -238,13 +263,64 @@ def sign_in_page(request: Request, server: Server, next: str = "/") -> Response:
     return go(_local(next))
 
 
-def _form(server: Any, wanted: str, error: ServerProblem | None = None) -> Response:
+def _form(
+    server: Any,
+    wanted: str,
+    error: ServerProblem | None = None,
+    unknown: str = "This token is not valid.",
+) -> Response:
     status = 200 if error is None else error.status
     words = None
     if error is not None:
-        words = "This token is not valid." if status == 401 else f"{error.error}: {error.valid}"
-    proxy = server.settings.signing_key() is not None
-    return page("sign_in.html", None, status=status, next=wanted, words=words, proxy=proxy)
+        words = unknown if status == 401 else f"{error.error}: {error.valid}"
+    ways = {"proxy": server.settings.signing_key() is not None, "openid": server.openid is not None}
+    return page("sign_in.html", None, status=status, next=wanted, words=words, **ways)
+
+
+@router.get("/sign-in/openid")
+def leave_page(request: Request, server: Server, next: str = "/") -> Response:
+    """Go to the OpenID provider, with a cookie that its answer must fit."""
+    value = openid.new_value()
+    if server.openid is None:
+        raise NotFound("people sign in with tokens here", None)
+    response = go(server.openid.leave(value))
+    kept = f"{value}.{base64.urlsafe_b64encode(_local(next).encode()).decode().rstrip('=')}"
+    # Lax, because the provider sends the browser back; only the callback reads it.
+    response.set_cookie(
+        openid.COOKIE,
+        kept,
+        max_age=openid.COOKIE_SECONDS,
+        path=openid.CALLBACK,
+        httponly=True,
+        samesite="lax",
+        secure=server.settings.cookies_secure,
+    )
+    return response
+
+
+@router.get("/sign-in/callback")
+def arrive_page(request: Request, server: Server) -> Response:
+    """Begin a session for the person whom the OpenID provider sends back."""
+    if server.openid is None:
+        raise NotFound("people sign in with tokens here", None)
+    value, _, kept = request.cookies.get(openid.COOKIE, "").partition(".")
+    try:
+        person = server.openid.arrive(value, request.query_params)
+    except ServerProblem as error:
+        response: Response = _form(server, "/", error, "Your organisation did not sign you in.")
+    else:
+        response = page("continue.html", None, next=_next(kept))
+        set_cookie(request, response, server.signin.begin(person))
+    response.delete_cookie(openid.COOKIE, path=openid.CALLBACK)
+    return response
+
+
+def _next(kept: str) -> str:
+    """The path that a cookie remembers."""
+    try:
+        return _local(base64.urlsafe_b64decode(kept + "=" * (-len(kept) % 4)).decode())
+    except ValueError:
+        return "/"
 
 
 @router.post("/sign-in")

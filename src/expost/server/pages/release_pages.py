@@ -8,13 +8,30 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
-from expost.server.jobs.states import STATUSES
+from expost.errors import InvalidInput
+from expost.server.api import bodies
+from expost.server.api.access import priced
+from expost.server.jobs.states import APPROVAL, STATUSES
 from expost.server.pages import amounts
 from expost.server.pages.ask_pages import fields_again
-from expost.server.pages.rendering import Me, Server, page
-from expost.server.problems import NotFound
+from expost.server.pages.rendering import (
+    Form,
+    Me,
+    Sender,
+    Server,
+    again,
+    check_fields,
+    go,
+    page,
+    text,
+)
+from expost.server.people.accounts import Person
+from expost.server.people.roles import ALLOWED
+from expost.server.problems import Conflict, NotFound
+from expost.server.service import Service
 
 router = APIRouter()
 
@@ -58,13 +75,20 @@ def requests_page(
         "search": search,
         "year": year,
         "statuses": STATUSES[2:],
+        "to_approve": 0,
     }
+    if me.role in ALLOWED["approve"]:
+        filled["to_approve"] = len(server.requests(me, PER_PAGE, None, {"status": APPROVAL}))
     return page("requests.html", me, requests=shown, older=older, **timing, **filled)
 
 
 @router.get("/requests/{id}")
 def request(server: Server, me: Me, id: Id, reload: Reload = True) -> Response:
     """Show one request: its status, its price and its charge."""
+    return _request(server, me, id, reload)
+
+
+def _request(server: Service, me: Person, id: str, reload: bool, **more: Any) -> Response:
     view = server.request(me, id)
     link = f"/ask/{view['dataset']}?{urlencode(fields_again(view), doseq=True)}"
     try:
@@ -72,7 +96,34 @@ def request(server: Server, me: Me, id: Id, reload: Reload = True) -> Response:
     except NotFound:
         retired = True
     timing = _timing(server, [view], reload)
-    return page("request.html", me, request=view, again=link, retired=retired, **timing)
+    known: dict[str, Any] = {"again": link, "retired": retired, "fill": {}, "problem": None}
+    known |= more
+    if view["status"] == APPROVAL and me.role in ALLOWED["approve"]:
+        known["standing"] = server.budget(me, view["price"]["budget"])
+    return page("request.html", me, request=view, **known, **timing)
+
+
+@router.post("/requests/{id}/approve")
+async def send_approval(
+    request: Request, server: Server, me: Sender, form: Form, id: Id
+) -> Response:
+    """Approve a question."""
+    return await priced(request, _decided, server, me, form, id, server.approve)
+
+
+@router.post("/requests/{id}/decline")
+def send_refusal(server: Server, me: Sender, form: Form, id: Id) -> Response:
+    """Decline a question."""
+    return _decided(server, me, form, id, server.decline)
+
+
+def _decided(server: Service, me: Person, form: Any, id: str, act: Any) -> Response:
+    """Carry out a decision, or show the request with what is wrong with it."""
+    try:
+        act(me, id, check_fields(bodies.Decision, {"reason": text(form, "reason")}).reason)
+    except (InvalidInput, Conflict) as error:
+        return _request(server, me, id, False, **again(form, error))
+    return go(f"/requests/{id}")
 
 
 @router.get("/releases/{id}")
@@ -92,9 +143,11 @@ def _release(server: Any, me: Any, identity: str, checked: dict[str, Any] | None
     report = server.report(me, identity)
     tuned = release["request"]["kind"] == "tune"
     result = release["result"]
-    chart = None if tuned else amounts.intervals(result["answers"], result["unanswered"])
+    rows, ranked = "rows" in result, release["request"]["kind"] == "quantile"
+    counted = not (tuned or rows or ranked)
+    chart = amounts.intervals(result["answers"], result["unanswered"]) if counted else None
     return page(
-        "release_tune.html" if tuned else "release.html",
+        "release_tune.html" if tuned else "release_query.html" if rows else "release.html",
         me,
         request=release["request"],
         result=result,

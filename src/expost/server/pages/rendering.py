@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -80,7 +81,8 @@ def metrics(server: Server) -> Response:
         f"expost_ready {int(not server.not_ready())}",
         "# TYPE expost_http_responses_total counter",
         *(
-            f'expost_http_responses_total{{class="{group}xx"}} {Guard.answered[group]}'
+            f'expost_http_responses_total{{class="{group}xx",process="{os.getpid()}"}} '
+            f"{Guard.answered[group]}"
             for group in range(1, 6)
         ),
     ]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ import sqlalchemy as sql
 
 from expost.errors import InvalidInput
 from expost.server import audit_log
-from expost.server.database import ServerDatabase, people, sessions, tokens
+from expost.server.database import ServerDatabase, people, profiles, sessions, tokens
 from expost.server.problems import Conflict, NotFound, NotSignedIn, Unavailable
 
 OWNER, ANALYST, AUDITOR = "owner", "analyst", "auditor"
@@ -34,6 +35,7 @@ _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 _TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
 _MOST_REMEMBERED = 10_000
 _TURN_SECONDS = 2.0
+_MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
 _NAME = re.compile(r"[^\W_][\w.@+-]{0,63}")
 
 
@@ -55,6 +57,13 @@ def check_name(name: str, field: str = "name") -> str:
             name,
             "give 1 to 64 letters, digits and . _ @ + -, beginning with a letter or digit",
         )
+    return name
+
+
+def check_group(name: str, field: str = "groups") -> str:
+    """Return the name of a group of people, or refuse it."""
+    if not 0 < len(name) <= 200 or not name.isprintable() or "," in name or name != name.strip():
+        raise InvalidInput(field, name[:40], "give a group in 1 to 200 characters, without commas")
     return name
 
 
@@ -117,6 +126,13 @@ class Checked:
         return True
 
 
+def write_profile(connection: sql.Connection, name: str, values: dict[str, Any]) -> None:
+    """Change the profile of a person, or make one, inside a transaction."""
+    same = profiles.c.person == name
+    if not connection.execute(profiles.update().where(same).values(**values)).rowcount:
+        connection.execute(profiles.insert().values(person=name, **values))
+
+
 class People:
     """The people of a server."""
 
@@ -125,8 +141,42 @@ class People:
         self._checked = Checked()
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return everybody, by name."""
-        return self._store.rows(sql.select(people).order_by(people.c.name))
+        """Return everybody, by name, with their groups and their address for mail."""
+        query = sql.select(people, profiles.c.mail, profiles.c.groups).order_by(people.c.name)
+        joined = people.outerjoin(profiles, profiles.c.person == people.c.name)
+        rows = self._store.rows(query.select_from(joined))
+        return [
+            row | {"mail": row["mail"] or "", "groups": json.loads(row["groups"] or "[]")}
+            for row in rows
+        ]
+
+    def active(self, name: str) -> Person:
+        """Return a person who has access; others are refused."""
+        row = self._store.row(sql.select(people).where(people.c.name == name))
+        if row is None or row["disabled"]:
+            raise NotFound("there is no such person", "name")
+        return Person(name, row["role"])
+
+    def groups_of(self, name: str) -> set[str]:
+        """Return the groups of a person."""
+        row = self._store.row(sql.select(profiles.c.groups).where(profiles.c.person == name))
+        return set() if row is None else set(json.loads(row["groups"]))
+
+    def set_profile(self, name: str, groups: Iterable[str], mail: str, by: str) -> None:
+        """Set the groups and the address of a person."""
+        listed = sorted({check_group(group) for group in groups})
+        if mail and not _MAIL.fullmatch(mail):
+            raise InvalidInput("mail", mail[:40], "give an address such as ann@example.org")
+        values = {"groups": json.dumps(listed, ensure_ascii=False), "mail": mail}
+
+        def work(connection: sql.Connection) -> None:
+            if not connection.execute(sql.select(people).where(people.c.name == name)).first():
+                raise NotFound("there is no such person", "name")
+            write_profile(connection, name, values)
+            detail = {"name": name, "groups": listed, "mail": mail}
+            audit_log.record(connection, by, "change person", detail)
+
+        self._store.write(work)
 
     def add(self, name: str, role: str, by: str) -> None:
         """Add a person."""

@@ -25,6 +25,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "price": ASKERS,
     "plan": ASKERS,
     "ask": frozenset({ANALYST}),
+    # the owner answers for the data and decides; the auditor, who checks the acts, does not
+    "approve": OWNERS,
+    "decline": OWNERS,
     # requests and releases: analysts see their own
     "requests": EVERYBODY,
     "request": EVERYBODY,
@@ -55,6 +58,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "add_person": OWNERS,
     "disable_person": OWNERS,
     "enable_person": OWNERS,
+    "change_person": OWNERS,
     "tokens": EVERYBODY,
     "new_token": OWNERS,
     "revoke_token": EVERYBODY,

@@ -1,8 +1,7 @@
 """Compiled CPU kernels of DP-SGD (numba).
 
 =================  =================================================================================
-clipping           clip factors
-linear             training steps of linear, logistic and softmax regression
+linear             clip factors; training steps of linear, logistic and softmax regression
 network            training steps of convolutional and fully connected networks, and the translation
                    of a torch module into their table
 network_layers     the layers of such a network, the table that describes it, a thread's memory

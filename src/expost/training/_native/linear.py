@@ -1,10 +1,14 @@
 """Linear, logistic and softmax regression by DP-SGD: whole training steps in one native kernel.
 
-Each thread trains one model at a time.
+Each thread trains one model at a time. DP-SGD scales the gradient of each example by
+min(1, clip / norm) before summation. An example whose norm is not finite contributes nothing, with
+one exception: an infinite residual of a model with one output is clipped, as its sign is known.
+:func:`clip_factor` serves networks too; torch's is
+:func:`expost.training._torch.clipped_sums.clip_factors`.
 
 The gradient of an example is the product of its residuals and its row with a 1 appended for the
-bias. So its norm is ‖residuals‖·‖(x, 1)‖, and the clipped sum (see
-:mod:`expost.training._native.clipping`) is computed without storing the gradient. The losses are
+bias. So its norm is ‖residuals‖·‖(x, 1)‖, and the clipped sum
+is computed without storing the gradient. The losses are
 those of torch: squared error (prediction − y)², and binary and categorical cross-entropy of logits.
 
 Rows may be float32 or float64. Products of rows and parameters are in the precision of the rows.
@@ -18,7 +22,8 @@ Class weights are part of the loss: residuals are multiplied by the weight of th
 the norm is taken. ``class_weights`` is empty (:data:`NO_WEIGHTS`) if there are none.
 
 Parameters are flat: for each output its weights, then its bias.
-Tests: ``tests/training/test_linear.py`` and ``tests/training/test_sensitivity.py``.
+Tests: ``tests/training/test_linear.py``, ``tests/training/test_clipping.py`` (both engines agree)
+and ``tests/training/test_sensitivity.py`` (the effect of one row on a sum).
 """
 
 from __future__ import annotations
@@ -28,7 +33,6 @@ import math
 import numpy as np
 
 from expost.arrays import Array
-from expost.training._native.clipping import clip_factor, clipped_residual
 from expost.training._native.compiled import kernel
 from expost.training._native.fixed_point import (
     add_rows1,
@@ -46,6 +50,24 @@ from expost.training._native.vector_products import (
     row_products8,
 )
 from expost.training.exact_noise import Bound
+
+
+@kernel
+def clip_factor(norm: float, clip: float) -> float:
+    """Return min(1, clip / norm), or 0 if the norm is infinite or not a number."""
+    return (1.0 if norm <= clip else clip / norm) if math.isfinite(norm) else 0.0
+
+
+@kernel
+def clipped_residual(residual: float, norm: float, clip: float) -> float:
+    """Return the residual of the clipped gradient; the gradient's norm is |residual|·norm.
+
+    An infinite residual is clipped like any other. A residual that is not a number becomes 0.
+    """
+    if abs(residual) * norm <= clip:
+        return residual
+    return math.copysign(clip / norm, residual) if not math.isnan(residual) else 0.0
+
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 NO_WEIGHTS: Array = np.zeros(0)

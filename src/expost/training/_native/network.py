@@ -7,7 +7,7 @@ examples, so their weights are read once per block. All data of a block stay in 
 core.
 
 Arithmetic is in the precision of the rows (float32 or float64). Norms and clip factors
-(:mod:`expost.training._native.clipping`) are float64. The sum over examples is in fixed point
+(:mod:`expost.training._native.linear`) are float64. The sum over examples is in fixed point
 (:mod:`expost.training._native.fixed_point`). The gradient that is added is the gradient whose norm
 was computed, so one example moves the sum by no more than the clipping norm, exactly. An example
 whose target is NaN does not count. Class weights multiply the gradient at the outputs, before the
@@ -37,11 +37,10 @@ from torch import nn
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._native.clipping import clip_factor
 from expost.training._native.compiled import kernel
 from expost.training._native.fixed_point import from_steps
 from expost.training._native.keystream import Stream, poisson_sample
-from expost.training._native.linear import weight_of
+from expost.training._native.linear import clip_factor, weight_of
 from expost.training._native.network_layers import (
     BLOCK,
     CONVOLUTION,

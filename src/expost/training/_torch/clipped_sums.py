@@ -2,7 +2,7 @@
 
 :func:`clip_factors` computes min(1, clip / norm). :class:`ClippedSums` is the base class of the
 sums that a step computes for many models at once; :class:`LinearSums` is its version for linear
-models. The equivalent for native kernels is :mod:`expost.training._native.clipping`.
+models. The equivalent for native kernels is :mod:`expost.training._native.linear`.
 
 Models with one expected batch size and one optimiser train together. Each has its own Poisson
 sample and its own noise (:mod:`expost.training._torch.device_keystream`). The step itself is in

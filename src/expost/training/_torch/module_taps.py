@@ -14,21 +14,23 @@ version) get a copy per example, so that autograd returns per-example gradients 
 Which parameters are used in another way is found by a pass with zeros, without data: a tapped
 layer does not read the parameters that the module holds, so a gradient of those means another use.
 
-**LSTM, GRU and RNN** are products and element-wise operations. ``torch.func.vmap`` cannot vectorise
-torch's recurrent layers. So their forward pass is replaced by this one, with the same parameters
-and the same result. The products are passed in: tapped ones
-(:mod:`expost.training._torch.tapped_layers`), so that the gradients of a weight that is used at
-every time step are computed at once.
+**LSTM, GRU and RNN**, and their cells, are products and element-wise operations.
+``torch.func.vmap`` cannot vectorise torch's own versions, or does so slowly. So their forward pass
+is replaced by this one, with the same parameters and the same result. The products are passed in:
+tapped ones (:mod:`expost.training._torch.tapped_layers`), so that the gradients of a weight that is
+used at every time step are computed at once.
 
 Tests: ``tests/training/test_module_taps.py``.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +55,7 @@ from expost.training._torch.tapped_layers import (
     TappedLinear,
     Untappable,
 )
+from expost.training.configuration import OWN
 
 Tensor = torch.Tensor
 
@@ -223,12 +226,10 @@ class ModuleTaps:
     def _installed(self) -> Iterator[None]:
         """Replace ``forward`` of tapped layers and recurrent layers."""
         replaced: dict[nn.Module, Callable[..., Any]] = {
-            tap.layer: self._forward(tap)
-            for tap in self.taps
-            if not isinstance(tap.layer, nn.RNNBase)
+            tap.layer: self._forward(tap) for tap in self.taps if type(tap.layer) not in RECURRENT
         }
         for layer in self._recurrent:
-            replaced[layer] = recurrent_forward(layer, self._products(layer))
+            replaced[layer] = _replacement(layer, self._products(layer))
         before = {layer: layer.__dict__.get("forward") for layer in replaced}
         try:
             for layer, forward in replaced.items():
@@ -254,7 +255,7 @@ class ModuleTaps:
             for held, role, value in before:
                 held[role] = value
 
-    def _products(self, layer: nn.RNNBase) -> dict[str, Callable[[Tensor], Tensor]]:
+    def _products(self, layer: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return the products of a recurrent layer, tapped where they can be."""
         tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
         taps: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -307,6 +308,14 @@ def not_vectorised(module: nn.Module, error: Exception) -> InvalidInput:
     """Return the refusal of a module that raised on zeros inside ``vmap``."""
     if isinstance(error, InvalidInput):
         return error
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(Path(file).parts[-3:] == ("torch", "utils", "checkpoint.py") for file in frames):
+        return InvalidInput(
+            "model",
+            "activation checkpointing",
+            "batches are processed in chunks that fit the memory, so it is not needed: call the "
+            "function itself (transformers: model.gradient_checkpointing_disable())",
+        )
     return InvalidInput(
         "model",
         f"{type(module).__name__} ({type(error).__name__})",
@@ -349,8 +358,8 @@ def _tapped(
         }
         if "forward" in layer.__dict__:
             continue
-        if type(layer) in RECURRENT and set(held) == set(layer._parameters):
-            for roles in products_of(layer).values():  # type: ignore[arg-type]
+        if type(layer) in RECURRENT:
+            for roles in products_of(layer).values():
                 add(layer, TappedLinear, {role: held[name] for role, name in roles.items()})
         kind = tap_of(layer, exact=exact)
         if kind is not None and "weight" in held and set(held) <= {"weight", "bias"}:
@@ -384,6 +393,10 @@ def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
 def slopes_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
     """Return the gradient of each example's loss at its outputs: models × examples × outputs."""
     outputs = outputs.detach()
+    if loss == OWN:  # the first output is the loss; others are told, not trained
+        slopes = torch.zeros_like(outputs)
+        slopes[..., 0] = 1.0
+        return slopes
     goals = targets[:, :, None].to(outputs.dtype)
     if loss == "squared":
         return 2.0 * (outputs - goals)
@@ -394,7 +407,8 @@ def slopes_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
 
 
 Product = Callable[[Tensor], Tensor]
-RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN, *CELLS)
 
 
 def suffixes(layer: nn.RNNBase) -> list[str]:
@@ -403,9 +417,14 @@ def suffixes(layer: nn.RNNBase) -> list[str]:
     return [f"l{depth}{end}" for depth in range(layer.num_layers) for end in ends]
 
 
-def products_of(layer: nn.RNNBase) -> dict[str, dict[str, str]]:
+def products_of(layer: Any) -> dict[str, dict[str, str]]:
     """Return the parameters of each product of the layer: names by role, by the product's name."""
     calls = {}
+    if isinstance(layer, CELLS):
+        for kind in ("ih", "hh"):
+            bias = {"bias": f"bias_{kind}"} if layer.bias else {}
+            calls[kind] = {"weight": f"weight_{kind}", **bias}
+        return calls
     for suffix in suffixes(layer):
         for kind in ("ih", "hh", *(["hr"] if layer.proj_size else [])):
             roles = {"weight": f"weight_{kind}_{suffix}"}
@@ -415,7 +434,7 @@ def products_of(layer: nn.RNNBase) -> dict[str, dict[str, str]]:
     return calls
 
 
-def plain_products(layer: nn.RNNBase) -> dict[str, Product]:
+def plain_products(layer: nn.Module) -> dict[str, Product]:
     """Return the products with the parameters that the layer holds at the moment of a call."""
     return {
         name: partial(linear, layer, roles["weight"], roles.get("bias", ""))
@@ -432,8 +451,28 @@ def make_batchable(module: nn.Module) -> None:
     """Replace the forward pass of recurrent layers by one that ``torch.func.vmap`` supports."""
     for layer in module.modules():
         if type(layer) in RECURRENT:
-            assert isinstance(layer, nn.RNNBase)
-            layer.__dict__["forward"] = recurrent_forward(layer, plain_products(layer))
+            layer.__dict__["forward"] = _replacement(layer, plain_products(layer))
+
+
+def _replacement(layer: Any, products: dict[str, Product]) -> Callable[..., Any]:
+    """Return a forward pass of a recurrent layer or cell that computes its products so."""
+    make = _cell_forward if isinstance(layer, CELLS) else recurrent_forward
+    return make(layer, products)
+
+
+def _cell_forward(layer: Any, products: dict[str, Product]) -> Callable[..., Any]:
+    """Return a forward pass of a cell: one step of a recurrent layer."""
+
+    def forward(input: Tensor, hx: Any = None) -> Any:
+        pair = isinstance(layer, nn.LSTMCell)
+        if hx is None:
+            zeros = input.new_zeros(*input.shape[:-1], layer.hidden_size)
+            hx = (zeros, zeros) if pair else zeros
+        state = tuple(hx) if pair else (hx,)
+        state = _step(layer, products["ih"](input), products["hh"](state[0]), state)
+        return state if pair else state[0]
+
+    return forward
 
 
 def recurrent_forward(layer: Any, products: dict[str, Product]) -> Callable[..., Any]:
@@ -503,11 +542,11 @@ def _step(
     layer: Any, along: Tensor, across: Tensor, state: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
     """Return the next state of a cell."""
-    if isinstance(layer, nn.LSTM):
+    if isinstance(layer, nn.LSTM | nn.LSTMCell):
         taken, kept, new, shown = (along + across).chunk(4, dim=-1)
         cell = torch.sigmoid(kept) * state[1] + torch.sigmoid(taken) * torch.tanh(new)
         return torch.sigmoid(shown) * torch.tanh(cell), cell
-    if isinstance(layer, nn.GRU):
+    if isinstance(layer, nn.GRU | nn.GRUCell):
         reset, update, new = along.chunk(3, dim=-1)
         reset_too, update_too, new_too = across.chunk(3, dim=-1)
         fresh = torch.tanh(new + torch.sigmoid(reset + reset_too) * new_too)

@@ -121,6 +121,7 @@ class ModuleSums(ClippedSums):
         self.sound = None if self.exact else torch.ones((), dtype=torch.bool, device=device)
         self.fixed = not self.exact
         self.seed = 0
+        self.shares: Array | None = None  # of rows of persons, in add_block
         self.draws = False  # whether the module draws random numbers, as dropout does
         try:
             self.draws = self._draws(blank)
@@ -365,14 +366,17 @@ class ModuleSums(ClippedSums):
         clear = X.new_zeros(())
         mask = taken.reshape(-1, *[1] * (X.ndim - 1))
         X = torch.cat([torch.where(mask, X, clear), empty])
-        y, taken = _filled(y, size), _filled(taken, size)
+        parts = taken.to(torch.float64)
+        if self.shares is not None:
+            parts = parts * torch.from_numpy(self.shares[block])
+        y, taken = _filled(y, size), _filled(parts, size)
         flat = torch.from_numpy(parameters)[None]
         if not self._add_pass(flat, X, y, taken, clip, grid, sums):
             for row in torch.nonzero(taken).flatten().tolist():
                 alone = torch.zeros_like(X)
                 alone[row] = X[row]
                 one = torch.zeros_like(taken)
-                one[row] = True
+                one[row] = taken[row]
                 self._add_pass(flat, alone, y, one, clip, grid, sums)
 
     def _add_pass(
@@ -385,7 +389,7 @@ class ModuleSums(ClippedSums):
         grid: float,
         sums: Array,
     ) -> bool:
-        """Add the rows that are taken and return True; False if the module raised."""
+        """Add the rows by the shares ``taken`` and return True; False if the module raised."""
         try:
             parts = self._parts(parameters, X[None], y[None])
         except Exception as error:
@@ -412,7 +416,8 @@ class ModuleSums(ClippedSums):
             square = square + part.square()
         bound = torch.tensor(clip, dtype=torch.float64)
         factors = cut(clip_factors(square.sqrt(), bound))[0, :rows].numpy()
-        chosen = np.flatnonzero(factors if taken is None else factors * taken)
+        factors = factors if taken is None else factors * taken
+        chosen = np.flatnonzero(factors)
         for part in parts:
             first = self.parameters.starts[part.name]
             part_slice = slice(first, first + part.size)
@@ -468,8 +473,8 @@ class ThreadedSums:
 def check_module(module: Any) -> nn.Module:
     """Return the module if it can be trained.
 
-    Refuse a layer that mixes the examples of a batch, or that has no parameters yet (lazy layers),
-    and hooks on parameters.
+    Refuse a layer that mixes the examples of a batch, that changes its weights in a forward pass,
+    or that has no parameters yet (lazy layers), and hooks that would have no effect.
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(
@@ -487,6 +492,9 @@ def check_module(module: Any) -> nn.Module:
                 "it mixes the examples of a batch, so the gradient of one example cannot be "
                 "bounded; use GroupNorm or LayerNorm",
             )
+        refusal = _refused(layer)
+        if refusal is not None:
+            raise InvalidInput("model", f"{refusal[0]} at {name or 'the top'!r}", refusal[1])
         if any(nn.parameter.is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
             raise InvalidInput(
                 "model",
@@ -515,6 +523,33 @@ def check_module(module: Any) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InvalidInput("model", type(module).__name__, "pass a module with parameters to train")
     return module
+
+
+def _refused(layer: nn.Module) -> tuple[str, str] | None:
+    """Return what of a layer cannot be trained, and what to use instead; None if all can."""
+    kept = [type(layer), *map(type, layer._forward_pre_hooks.values())]
+    if any(kind.__name__ in ("_SpectralNorm", "SpectralNorm") for kind in kept):
+        return (
+            "spectral_norm",
+            "it keeps vectors from one pass to the next, which are set back here; use weight_norm "
+            "(torch.nn.utils.parametrizations), or divide by torch.linalg.matrix_norm(weight, 2) "
+            "in the forward pass",
+        )
+    if getattr(layer, "max_norm", None) is not None and isinstance(
+        layer, nn.Embedding | nn.EmbeddingBag
+    ):
+        return (
+            f"{type(layer).__name__} with max_norm",
+            "it rescales its weights for the tokens of a batch, a change without noise; leave "
+            "max_norm out, and normalise what is looked up: functional.normalize(embedding(x))",
+        )
+    if layer._backward_hooks or layer._backward_pre_hooks:
+        return (
+            f"a backward hook of {type(layer).__name__}",
+            "gradients are computed per example, where hooks on gradients are not called; remove "
+            "it, or change the gradient in the forward pass (detach, a function of your own)",
+        )
+    return None
 
 
 def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:

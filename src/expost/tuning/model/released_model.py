@@ -35,6 +35,7 @@ from expost.errors import InvalidInput
 from expost.features import Features, features_from_dict
 from expost.features.choice import function_names
 from expost.tables.cells import Label
+from expost.training.configuration import OWN
 from expost.training.lattice_rows import ROW_BITS, CompactRows, rounded_rows
 from expost.tuning.request.factories import FeatureFunction, factory_of, takes
 from expost.tuning.request.settings import Settings
@@ -73,7 +74,7 @@ class Recipe:
                 integers=schema.integers,
             )
         features = None
-        if model.training != "dp-sgd":
+        if model.training != "dp-sgd" and model.loss != OWN:
             pictures = settings.data.shape or model.input_shape or shape
             features = features_for(model.features, schema, pictures, settings.folder)
         return cls(
@@ -147,6 +148,8 @@ class Recipe:
         if self.loss == "softmax":
             used = raw[:, : self.class_count]  # a module may have more outputs than classes
             return np.asarray(used.argmax(axis=1))
+        if self.loss == OWN:
+            return np.asarray(raw[:, 0])
         if self.loss == "logistic":
             return (raw[:, 0] > 0).astype(np.int64)
         assert self.target_bounds is not None
@@ -216,7 +219,7 @@ class Model:
         -------
         ndarray of shape (rows,)
             The labels of the job, class numbers if it gave the number of classes only, or real
-            predictions.
+            predictions. Of a module with a loss of its own: the loss of each row.
 
         Raises
         ------
@@ -243,8 +246,8 @@ class Model:
         InvalidInput
             If the model is a regression, or as in :meth:`predict`.
         """
-        if self.recipe.class_count is None:
-            raise InvalidInput("model", "a regression", "it has no classes; call predict")
+        if self.recipe.class_count is None or self.recipe.loss == OWN:
+            raise InvalidInput("model", self.recipe.loss, "it has no classes; call predict")
         return self.recipe.probabilities(self.parameters, self.recipe.encode(X))
 
     def save(self, path: str | Path) -> None:
@@ -374,6 +377,20 @@ def _made(recipe: Recipe) -> Any:
         # Frozen parameters and buffers are not saved; the fleet makes them with this seed, too.
         torch.manual_seed(0)
         return recipe.factory().eval()
+
+
+def module_of(model: Model) -> Any:
+    """Return the torch module of a model, with its parameters."""
+    import torch
+
+    if model.recipe.factory is None:
+        raise InvalidInput("model", model.recipe.kind, "only a module of your own has a module")
+    module = _made(model.recipe)
+    held = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, value in model.parameters.items():
+            held[name].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+    return module
 
 
 def _check_parameters(recipe: Recipe, parameters: Mapping[str, Array]) -> None:

@@ -99,7 +99,14 @@ from expost.randomness.source import Randomness
 from expost.rationals import round_down
 from expost.selection.attempts import Schedule
 from expost.tuning.model.released_model import PART, Recipe
-from expost.tuning.request.metrics import LABELS, PROBABILITIES, STEPS, Metric, OwnMetric
+from expost.tuning.request.metrics import (
+    LABELS,
+    OUTPUTS,
+    PROBABILITIES,
+    STEPS,
+    Metric,
+    OwnMetric,
+)
 from expost.tuning.request.settings import GoalSettings
 from expost.tuning.request.tune_request import LINEAR
 
@@ -271,6 +278,8 @@ class Score:
 
     ``rho`` or ``epsilon``: of its noise, Gaussian or Laplace; exact without both. ``replaced``: a
     neighbour has another row at the same place, which moves the sum by up to the whole range.
+    ``shares``: a person's rows have shares that add up to this (:mod:`expost.tuning.rows.persons`);
+    1 if a person is a row.
     """
 
     goal: GoalSettings
@@ -278,6 +287,7 @@ class Score:
     centred: bool = False
     epsilon: float | None = None
     replaced: bool = False
+    shares: int = 1
 
     def __post_init__(self) -> None:
         if not self.metric.by_rows and (self._noisy or self.centred):
@@ -336,12 +346,13 @@ class Score:
         """The score of a sum of 0, which is what an empty place counts for."""
         if self.centred and self.goal.least_score is not None:
             return self.goal.least_score
-        return self.worst + self.centre * self.step
+        return self.worst + self.centre * self.shares * self.step
 
     @property
     def sensitivity(self) -> int:
-        """The most by which one row moves the sum, in units of :attr:`unit`."""
-        return self._steps if self.replaced else max(self.centre, self._steps - self.centre)
+        """The most by which one row, or one person, moves the sum, in units of :attr:`unit`."""
+        most = self._steps if self.replaced else max(self.centre, self._steps - self.centre)
+        return most * self.shares
 
     @property
     def noise(self) -> DiscreteNoise | None:
@@ -369,7 +380,7 @@ class Score:
     @property
     def step(self) -> float:
         """Step of the sum, in rows or in the metric's unit."""
-        return self.metric.spread / self._steps
+        return self.metric.spread / (self._steps * self.shares)
 
     def __call__(
         self, predicted: Array, truth: Array, randomness: Randomness, rows: int | None = None
@@ -382,13 +393,16 @@ class Score:
             return exact if self.metric.larger_is_better else -exact
         return self.noisy(self.sum_of(predicted, truth), rows or len(truth), randomness)
 
-    def sum_of(self, predicted: Array, truth: Array) -> int:
-        """Return the sum of the merits less C; an empty place, if places are public, adds 0."""
+    def sum_of(self, predicted: Array, truth: Array, shares: Array | None = None) -> int:
+        """Return the sum of the merits less C; an empty place, if places are public, adds 0.
+
+        Rows of persons count with their shares.
+        """
         merits = self.metric.merits(predicted, truth, self._steps) - self.centre
         # An empty place adds 0 and not −C: so a row moves the sum by at most max(C, S − C).
         if not self.centred:
             merits = np.where(_empty(truth), 0, merits)
-        return int(merits.sum())
+        return int(merits.sum() if shares is None else (merits * shares).sum())
 
     def noisy(self, total: int, rows: int, randomness: Randomness) -> float:
         """Return the score that a sum stands for, after noise."""
@@ -411,11 +425,11 @@ class Score:
         worst = low if self.metric.larger_is_better else -high
         # By the decimals that were written: the double 0.1 would ask for two rows of ten.
         share = (Fraction(str(self.goal.least_score)) - worst) / (high - low)
-        return ceil(share * self._steps * rows)
+        return ceil(share * self._steps * self.shares * rows)
 
     def best_sum(self, rows: int) -> int:
         """Return the largest sum that ``rows`` places can have."""
-        return (self._steps - self.centre) * rows
+        return (self._steps - self.centre) * self.shares * rows
 
 
 def _empty(truth: Array) -> Array:
@@ -431,6 +445,8 @@ def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array],
     if recipe.kind not in LINEAR and rows % PART:
         # Parts of one shape: a product may round in an order that depends on the number of rows.
         X = np.concatenate([X, np.zeros((PART - rows % PART, *X.shape[1:]), dtype=X.dtype)])
+    if metric.takes == OUTPUTS:
+        return recipe.outputs(parameters, X)[:rows]
     if metric.takes == PROBABILITIES:
         return recipe.probabilities(parameters, X)[:rows]
     decided = recipe.decide(parameters, X)[:rows]

@@ -34,7 +34,7 @@ from expost.execution.dispatch import check_executor, here, tasks_of
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
-from expost.training.configuration import Configuration
+from expost.training.configuration import OWN, Configuration
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.rows.table_schema import Column
 from expost.tuning.runs.candidates import FittedCodec, ScoredModel, TrainAndScore
@@ -441,6 +441,8 @@ def _forward(recipe: Recipe, module: Any, rows: Any) -> Any:
     width, meaning = (
         (recipe.class_count, "one value per class")
         if recipe.loss == "softmax"
+        else ("1 or 2", "the loss of the row, and the share of its tokens that are predicted")
+        if recipe.loss == OWN
         else (1, "one value per row")
     )
     expected = f"expected ({number}, {width}): {meaning}"
@@ -450,8 +452,11 @@ def _forward(recipe: Recipe, module: Any, rows: Any) -> Any:
             f"returned a {what} {given}", f"{expected}; return one tensor, without hidden states"
         )
     shape_found = tuple(outputs.shape)
-    if recipe.loss == "softmax":
-        fits = len(shape_found) == 2 and shape_found[0] == number and shape_found[1] >= (width or 0)
+    if recipe.loss == OWN:
+        fits = shape_found in ((number, 1), (number, 2), (number,))
+    elif recipe.loss == "softmax":
+        least = recipe.class_count or 0
+        fits = len(shape_found) == 2 and shape_found[0] == number and shape_found[1] >= least
     else:
         fits = shape_found in ((number, 1), (number,)) or (number == 1 and shape_found == ())
     if not fits:

@@ -145,7 +145,11 @@ def plan_strategies(
     if only_attempts:
         return by_attempts(settings)
     places = Places(
-        rows.places, rows.score_places, int(np.prod(rows.X.shape[1:])), settings.data.relation
+        rows.places,
+        rows.score_places,
+        int(np.prod(rows.X.shape[1:])),
+        settings.data.relation,
+        None if rows.shares is None else rows.most,
     )
     attempts, left_out = None, ""
     if settings.search.settings and order != EVERY_ORDER:
@@ -443,8 +447,14 @@ def reasons_of(
             f"{charge_text(cheapest, 3)} or more."
         )
     if not public:
+        unit = "rows" if places.rows_per_person is None else "persons"
         sentences.append(
-            f"Scored on {places.scoring} held-out rows by noisy counts, at no further cost."
+            f"Scored on {places.scoring} held-out {unit} by noisy counts, at no further cost."
+        )
+    if places.rows_per_person is not None:
+        sentences.append(
+            "The unit of privacy is one person with all their rows, of which at most "
+            f"{places.rows_per_person} are used."
         )
     return sentences
 

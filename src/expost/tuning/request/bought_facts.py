@@ -4,7 +4,8 @@ The facts and the tuning read the same rows, so their charges add up: a tenth of
 ``learn_facts`` are for the facts, the rest of ``max_epsilon`` for the tuning. Facts that are stated
 are not bought. A job in a folder keeps its facts there, so that a job that continues after a crash
 does not buy them again. A blank row counts nowhere, so the guarantee of the facts holds for both
-neighbouring relations of tuning (docs/theory.md, "Facts about the data").
+neighbouring relations of tuning (docs/theory.md, "Facts about the data"). With ``data.user`` a
+person counts with one row, and the facts protect persons, too.
 Tests: ``tests/tuning/test_learned_facts.py``.
 """
 
@@ -100,7 +101,7 @@ def facts_plan(config: Any, X: Any = None, y: Any = None) -> dict[str, Any] | No
     tables = _with_paths(request.tables, request.folder)
     tables["privacy"].pop("learn_facts", None)
     settings = read_settings(tables, given_data=given)
-    _, columns = _needed(settings.data, X, y, given, head=True)
+    _, columns, _ = _needed(settings.data, (X, y, None), given, head=True)
     if epsilon is None or not columns:
         return None
     planned = plan(epsilon, delta_of_facts(settings.privacy.delta), len(columns))
@@ -109,13 +110,15 @@ def facts_plan(config: Any, X: Any = None, y: Any = None) -> dict[str, Any] | No
 
 def learn_missing(
     config: Any,
-    X: Any,
-    y: Any,
+    rows: tuple[Any, Any, Any],
     account: Account,
     randomness: Randomness,
     folder: Path | None,
 ) -> tuple[Any, LearnedFacts | None]:
-    """Return the job with the facts that it lacks, bought; the job as it is if it lacks none."""
+    """Return the job with the facts that it lacks, bought; the job as it is if it lacks none.
+
+    ``rows``: features, targets and persons, where they are passed.
+    """
     request = TuneRequest.read(config)
     epsilon = wanted_of(request)
     if epsilon is None:
@@ -123,17 +126,17 @@ def learn_missing(
     tables = {name: dict(values) for name, values in request.tables.items()}
     privacy = tables.setdefault("privacy", {})
     del privacy["learn_facts"]
-    given = X is not None or y is not None
+    given = rows[0] is not None or rows[1] is not None
     settings = read_settings(_with_paths(tables, request.folder), given_data=given)
     data, delta = settings.data, settings.privacy.delta
-    needed, columns = _needed(data, X, y, given)
+    needed, columns, users = _needed(data, rows, given)
     learned = None
     if columns:
         kept = None if folder is None else folder / FILE
         if kept is not None and kept.exists():
             learned = _kept(kept, list(columns))
         else:
-            learned = _bought(epsilon, delta, data, columns, account, randomness)
+            learned = _bought(epsilon, delta, data, (columns, users), account, randomness)
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(
@@ -161,12 +164,13 @@ def _with_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _needed(
-    data: DataSettings, X: Any, y: Any, given: bool, *, head: bool = False
-) -> tuple[NeededFacts, dict[str, Array]]:
-    """Return the facts that are missing, and the columns to learn them from."""
+    data: DataSettings, rows: tuple[Any, Any, Any], given: bool, *, head: bool = False
+) -> tuple[NeededFacts, dict[str, Array], Array | None]:
+    """Return the facts that are missing, the columns to learn them from, and the persons."""
     source = data.name or data.path
     if given:
-        table: Table = given_table(X, y, data)
+        X, y, groups = rows
+        table: Table = given_table(X, y, data, groups)
     else:
         assert source is not None
         only_head = head and isinstance(source, Path) and can_stream(source)
@@ -184,18 +188,20 @@ def _needed(
         columns = {name: column for name, column in named if name in needed.columns}
     if (needed.classes or needed.target_bounds) and table.targets is not None:
         columns[data.target or _TARGET] = np.asarray(table.targets)
-    return needed, columns
+    return needed, columns, table.users
 
 
 def _bought(
     epsilon: float,
     delta: float,
     data: DataSettings,
-    columns: Mapping[str, Array],
+    cells: tuple[Mapping[str, Array], Array | None],
     account: Account,
     randomness: Randomness,
 ) -> LearnedFacts:
-    """Reserve the charge, learn the facts, and settle."""
+    """Reserve the charge, learn the facts of columns and persons, and settle."""
+    columns, users = cells
+    everything = dict(columns) if users is None else {**columns, str(data.user): users}
     price = price_of(epsilon, delta_of_facts(delta), len(columns))
     name = data.name or (data.path.name if data.path is not None else "rows")
     asked = {"kind": "facts", "columns": list(columns)}
@@ -204,11 +210,11 @@ def _bought(
         certificate = None
         try:
             facts: Facts = released(
-                array_counts(columns, None, randomness),
+                array_counts(everything, data.user, randomness),
                 price,
                 QUANTILES,
                 name,
-                None,
+                data.user,
                 randomness,
                 ledger=reserved.evidence(),
                 neighbours=data.relation,

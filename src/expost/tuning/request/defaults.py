@@ -48,9 +48,10 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.features import Features
 from expost.files import is_database
-from expost.tuning.request.metrics import REGRESSION_METRICS
+from expost.tables.cells import frame_of
+from expost.tuning.request.metrics import OWN_METRICS, REGRESSION_METRICS
 from expost.tuning.request.setting_kinds import is_number
-from expost.tuning.request.settings import INDICATOR, DataSettings, fill_of
+from expost.tuning.request.settings import INDICATOR, NO_TARGET, DataSettings, fill_of
 from expost.tuning.request.tune_request import (
     GOALS,
     KEYS,
@@ -64,7 +65,14 @@ from expost.tuning.request.tune_request import (
     usual_training,
 )
 from expost.tuning.rows.job_tables import Table, count_places
-from expost.tuning.rows.table_schema import Column, TableSchema, ordinal, public_choice
+from expost.tuning.rows.persons import given_persons, person_codes
+from expost.tuning.rows.table_schema import (
+    Column,
+    TableSchema,
+    find_column,
+    ordinal,
+    public_choice,
+)
 
 DATA_FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".npz")
 """Endings of files of rows."""
@@ -121,7 +129,8 @@ def job_with_defaults(
     if kind not in LINEAR:  # trained with all rows in each step, if their number is public
         by_grid = by_grid or "rows" in tables["data"]
     if not public:
-        classes = None if regression else tables["data"].get("classes", 2)
+        own = tables["goal"].get("metric") in OWN_METRICS
+        classes = None if regression or own else tables["data"].get("classes", 2)
         usual = default_holdout(classes, training_way, places)
         tables["data"].setdefault("holdout", usual)
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
@@ -160,28 +169,45 @@ def _levels_of_search(model: dict[str, Any], search: dict[str, Any]) -> None:
 
 
 def settings_and_rows(
-    job: Any, X: Any, y: Any, settings: Mapping[str, Any]
+    job: Any, X: Any, y: Any, settings: Mapping[str, Any], groups: Any = None
 ) -> tuple[Any, Any, Any]:
     """Return the settings of a job and its rows, whichever way they were passed."""
-    if isinstance(job, Mapping) or (isinstance(job, (str, Path)) and not is_data_file(job)):
+    file = is_data_file(job)
+    named = isinstance(job, (str, Path, Mapping)) and X is None and y is None
+    if groups is not None and (file or named):
+        raise InvalidInput(
+            "groups", type(groups).__name__, "it belongs to arrays; of a file name the column: user"
+        )
+    if isinstance(job, Mapping) or (isinstance(job, (str, Path)) and not file):
         refuse_both(settings)
+        if groups is not None and isinstance(job, Mapping):
+            job = {**job, "data": {"user": _name_of(groups), **job.get("data", {})}}
         return job, X, y
-    if is_data_file(job):
+    if file:
         if X is not None or y is not None:
             raise InvalidInput("X, y", "arrays", f"{Path(job).name} holds the rows; leave them out")
         return default_job(job, **settings), None, None
     if X is not None and y is not None:
         raise InvalidInput("job", type(job).__name__, "give a TOML file or a mapping before X, y")
-    return default_job(job, **settings), job, X if y is None else y
+    return default_job(job, groups=groups, **settings), job, X if y is None else y
 
 
-def default_job(rows: Any, /, **settings: Any) -> dict[str, dict[str, Any]]:
+def _name_of(groups: Any) -> str:
+    """Return the name of the persons of rows that are no column of them."""
+    name = getattr(groups, "name", None)
+    return name if isinstance(name, str) and name else "groups"
+
+
+def default_job(rows: Any, /, *, groups: Any = None, **settings: Any) -> dict[str, dict[str, Any]]:
     """Return the job that :func:`expost.tune` makes of rows and keywords.
 
     Parameters
     ----------
     rows : path, array_like or data frame
-        The rows; only their number is used, and only if the keyword ``rows`` is not given.
+        The rows; only their number (with ``user`` or ``groups``, that of persons) is used, and only
+        if the keyword ``rows`` is not given.
+    groups : array_like, optional
+        The person of each row, if ``user`` names no column.
     **settings
         The keywords of :func:`expost.tune`.
 
@@ -196,20 +222,31 @@ def default_job(rows: Any, /, **settings: Any) -> dict[str, dict[str, Any]]:
         If a keyword is not known, or no goal is given.
     """
     path = rows if is_data_file(rows) else None
+    if groups is not None:
+        settings = {"user": _name_of(groups), **settings}
     check_keywords(settings)
-    return job_with_defaults(settings, places_of(rows, settings), path=path)
+    return job_with_defaults(settings, places_of(rows, settings, groups), path=path)
 
 
-def places_of(rows: Any, given: Mapping[str, Any]) -> int:
-    """Return the number of places, or the public number of rows if it is given."""
+def places_of(rows: Any, given: Mapping[str, Any], groups: Any = None) -> int:
+    """Return the number of places, or of persons; or the public one if it is given."""
     public = given.get("rows")
     if isinstance(public, int) and not isinstance(public, bool) and public > 0:
         return public
     if is_database(rows):
         return 10**6  # the job is refused without a public number of rows
     if is_data_file(rows):
-        chosen = {key: given.get(key) for key in ("target", "delimiter")}
+        chosen = {key: given.get(key) for key in ("target", "delimiter", "user")}
+        if given.get("metric") in OWN_METRICS:
+            chosen["classes"] = NO_TARGET
         return count_places(Path(rows), DataSettings(**chosen))  # type: ignore[arg-type]
+    if given.get("user") is not None:
+        frame = frame_of(rows)
+        if groups is not None:
+            return len(person_codes(given_persons(groups))[1])
+        if frame is not None:
+            position = find_column(str(given["user"]), frame.names, "user", "the data frame")
+            return len(person_codes(frame.column(position))[1])
     try:
         count: int = len(rows)
         return count
@@ -294,7 +331,7 @@ def fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
         tight = (width / 2) ** power
         fits = _number(table.get("at_most"), 0.0) < tight
         table["loss_bound"] = tight if fits else width**power
-    if table["metric"] == "log_loss":
+    if table["metric"] in ("log_loss", "loss"):
         table.setdefault("loss_bound", max(4.0, 2 * _number(table.get("at_most"), 0.0)))
 
 
@@ -497,7 +534,7 @@ def missing_facts(
         if column_kind(settings, name) is None
     }
     return NeededFacts(
-        target=not target,
+        target=not target and settings.classes != NO_TARGET,
         target_bounds=regression and settings.target_bounds is None,
         classes=not regression and settings.classes is None,
         bounds=names is None and settings.bounds is None,

@@ -24,12 +24,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import product
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 from expost.errors import InvalidInput, MissingExtra
 
+_MOST_ARCHITECTURES = 100  # each is tried on made-up rows
+_OF_TRAINING = {"epsilon", "learning_rate", "epochs", "batch_size", "clip", "optimiser", "schedule"}
+_OF_TRAINING |= {"weight_decay", "class_weights", "features", "noise_multiplier"}
 _lock = threading.RLock()  # sys.path and sys.modules belong to the whole process
 
 
@@ -143,6 +148,21 @@ def factory_of(
 
         given = mnist_cnn
     return ModuleFactory(kind, folder.resolve(), given, dict(arguments or {}), integers)
+
+
+def architectures_of(request: Any) -> list[dict[str, Any]]:
+    """Return every combination of the arguments that are searched."""
+    lists = request.search_arguments
+    if isinstance(request.model, str) and ":" not in request.model:
+        request.refuse("search_arguments", "only a module of your own has arguments; leave it out")
+    twice = set(lists) & {*_OF_TRAINING, *(request.arguments or {})}
+    if twice or prod(map(len, lists.values())) > _MOST_ARCHITECTURES:
+        request.refuse(
+            "search_arguments",
+            f"give at most {_MOST_ARCHITECTURES} combinations, and names that neither "
+            "model.arguments nor a setting of training has",
+        )
+    return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
 
 def takes(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> bool:

@@ -27,6 +27,8 @@ number C, by at most max(C, S − C) (:mod:`expost.tuning.model.scoring`). This 
   are not, class k weighs (actual share)/(K·share_k) instead of 1/K. The weights are public: they
   do not come from the rows;
 - ``log_loss``, ``mae`` and ``mse``: the loss of a row, clipped to the public ``loss_bound``;
+- ``loss`` and ``token_accuracy``: the first and the second output of a module that is applied to
+  this row alone, clipped to ``loss_bound`` or to [0, 1];
 - ``r2``: 1 − (squared error)/``target_variance``, with the squared error clipped to ``loss_bound``
   and a public variance. The variance of the rows would couple them;
 - a function of one prediction and one truth, clipped to the public ``metric_bounds``. It is called
@@ -105,7 +107,7 @@ def _one(function: Callable[[Any, Any], Any], prediction: Any, truth: Any) -> fl
 STEPS = 1 << 16
 """Steps of the range of a row's value."""
 
-DECISIONS, PROBABILITIES, LABELS = "decisions", "probabilities", "labels"
+DECISIONS, PROBABILITIES, LABELS, OUTPUTS = "decisions", "probabilities", "labels", "outputs"
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,8 @@ class Metric:
     def range_words(self, name: str) -> str:
         """Return which goals fit; ``name`` is that of the goal's key."""
         if self.larger_is_better:
-            return f"{self.worst:g} < {name} ≤ {self.best:g}"
+            share = " (80 % is 0.8)" if self.best == 1 else ""
+            return f"{self.worst:g} < {name} ≤ {self.best:g}{share}"
         bound = "loss_bound = " if "loss_bound" in self.needs else ""
         return f"{self.best:g} < {name} < {bound}{self.worst:g}"
 
@@ -326,6 +329,37 @@ class LogLoss(_ClippedLoss):
 
 
 @dataclass(frozen=True)
+class OwnLoss(_ClippedLoss):
+    """Mean of the losses that the module returns, clipped row by row."""
+
+    regression: ClassVar[bool | None] = None
+    takes: ClassVar[str] = OUTPUTS
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The first output of each row."""
+        return np.asarray(predicted[:, 0])
+
+
+@dataclass(frozen=True)
+class TokenAccuracy(Metric):
+    """Mean over rows of the share of a row's tokens that the module predicts."""
+
+    regression: ClassVar[bool | None] = None
+    takes: ClassVar[str] = OUTPUTS
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The second output of each row."""
+        if predicted.shape[1] < 2:
+            raise InvalidInput(
+                "goal.metric",
+                "token_accuracy",
+                "the module must return two numbers per row: its loss, and the share of tokens "
+                "that it predicts",
+            )
+        return np.asarray(predicted[:, 1])
+
+
+@dataclass(frozen=True)
 class SquaredError(_ClippedLoss):
     """Mean squared error, clipped row by row."""
 
@@ -437,11 +471,14 @@ _SHARED: dict[str, type[Metric]] = {
     "mae": AbsoluteError,
     "mse": SquaredError,
     "r2": RSquared,
+    "loss": OwnLoss,
+    "token_accuracy": TokenAccuracy,
 }
 METRICS = tuple(_SHARED)
 _SHARED[PublicFunction.scored] = PublicFunction
 """Names of the built-in metrics."""
 
+OWN_METRICS = tuple(name for name, kind in _SHARED.items() if kind.takes == OUTPUTS)
 REGRESSION_METRICS = tuple(name for name, kind in _SHARED.items() if kind.regression)
 LOSSES = tuple(name for name, kind in _SHARED.items() if not kind.larger_is_better)
 

@@ -501,3 +501,17 @@ ARGUMENTS = Kind(
     _arguments,
     {"type": "object"},
 )
+
+
+def _argument_lists(value: Any) -> dict[str, tuple[Any, ...]]:
+    lists = _arguments(value)
+    _need(bool(lists) and all(isinstance(part, (list, tuple)) and part for part in lists.values()))
+    _need(all(len(set(map(repr, part))) == len(part) for part in lists.values()))
+    return {name: tuple(part) for name, part in lists.items()}
+
+
+ARGUMENT_LISTS = Kind(
+    "give a table of lists of different values, e.g. {width = [64, 128]}; they are public",
+    _argument_lists,
+    {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}},
+)

@@ -25,10 +25,12 @@ from expost.errors import InvalidInput
 from expost.files import is_database
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.tables.cells import Label, truth_values
-from expost.tuning.request.factories import name_of
+from expost.training.configuration import OWN
+from expost.tuning.request.factories import architectures_of, name_of
 from expost.tuning.request.metrics import (
     LOSSES,
     METRICS,
+    OWN_METRICS,
     Metric,
     RowFunction,
     make_metric,
@@ -42,6 +44,7 @@ from expost.tuning.request.tune_request import (
     MODELS,
     TRAININGS,
     TuneRequest,
+    check_persons,
     database_of,
     default_holdout,
     usual_training,
@@ -55,6 +58,8 @@ MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights", "featu
 """Settings of the grid: those that every grid has, and those that it may have."""
 _MOST_CANDIDATES = 100_000
 _CNN_CLASSES = 10  # the most classes that "cnn" can distinguish
+NO_TARGET = 1
+"""The number of classes of rows without a target: all of them are alike."""
 _IMAGE = (1, 28, 28)  # the input shape of "cnn"
 _LOSSES = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
 _FACTS = {
@@ -90,6 +95,8 @@ class DataSettings:
     integers: bool = False
     holdout: float = 0.2
     public_test: Path | None = None
+    user: str | None = None
+    max_rows_per_user: int = 1
 
     @property
     def class_count(self) -> int | None:
@@ -132,6 +139,7 @@ class Setting:
     weight_decay: float | None = None
     class_weights: tuple[float, ...] | None = None
     features: Choice | None = None
+    arguments: Mapping[str, Any] | None = None
 
     def extras(self) -> dict[str, Any]:
         """Return the settings of the training that are given, beyond the four that always are."""
@@ -259,8 +267,8 @@ def check_tune_request(request: TuneRequest, *, given_data: bool = False) -> Set
     if "search" in request.tables or model.training == "dp-sgd":
         if request.given("optimisers") and request.given("optimiser"):
             request.refuse("optimisers", "give either this key or model.optimiser")
-        if request.given("class_weights") and model.loss == "squared":
-            request.refuse("class_weights", "a regression has no classes; leave this key out")
+        if request.given("class_weights") and model.loss in ("squared", OWN):
+            request.refuse("class_weights", "this loss has no classes; leave this key out")
         if request.given("feature_maps") and (model.kind not in LINEAR or data.integers):
             request.refuse("feature_maps", "only linear models of numbers and columns use it")
         search = _search(request)
@@ -418,7 +426,12 @@ def _model(request: TuneRequest, goal: GoalSettings) -> ModelSettings:
     if kind in MODELS and request.arguments:
         request.refuse("arguments", "only a module of your own has arguments; leave this key out")
     regression = goal.measure.regression
-    loss = _LOSSES.get(kind) or request.loss or ("squared" if regression else "softmax")
+    own = goal.metric in OWN_METRICS
+    usual = OWN if own else "squared" if regression else "softmax"
+    loss = _LOSSES.get(kind) or request.loss or usual
+    if own != (loss == OWN):
+        refused = "metric" if request.given("metric") else "loss"
+        request.refuse(refused, f"{' and '.join(OWN_METRICS)} belong to the loss {OWN!r} alone")
     if regression is not None and (loss == "squared") != regression:
         request.refuse(
             "model", f"a model with the loss {loss!r} cannot reach a goal in {goal.metric!r}"
@@ -490,7 +503,7 @@ def _data(request: TuneRequest, model: ModelSettings, scoring: str, given: bool)
         request.refuse("target_bounds", "only a regression has target bounds; leave this key out")
     same = ("categories", "booleans", "dates", "texts", "missing", "integers", "holdout")
     classes = _classes(request, model)
-    of_labels = None if model.loss == "squared" else classes or 2
+    of_labels = None if model.loss in ("squared", OWN) else classes or 2
     usual = {"holdout": default_holdout(of_labels, model.training, request.rows)}
     published = ((0.0, 16.0),) if name == "digits" else None
     settings = DataSettings(
@@ -508,6 +521,8 @@ def _data(request: TuneRequest, model: ModelSettings, scoring: str, given: bool)
         regression=model.loss == "squared",
         rows=request.rows,
         public_test=None if test is None else folder / test,
+        user=request.user,
+        max_rows_per_user=check_persons(request, model.training),
         **usual | {key: vars(request)[key] for key in same if request.given(key)},
     )
     _check_kinds(request, settings)
@@ -521,6 +536,11 @@ def _classes(request: TuneRequest, model: ModelSettings) -> int | tuple[Label, .
         if request.given("classes"):
             request.refuse("classes", "a regression has no classes; leave this key out")
         return None
+    if model.loss == OWN:
+        for name in ("classes", "target"):
+            if request.given(name):
+                request.refuse(name, "a loss of the module's own has no target; leave this key out")
+        return NO_TARGET
     classes: Any = request.classes
     if classes is None:
         classes = {"digits": 10, "breast_cancer": 2}.get(request.name or "")
@@ -599,6 +619,7 @@ def _search(request: TuneRequest) -> SearchSettings:
             request.refuse(name, "give a list of numbers > 0")
     axes: list[Sequence[Any]] = [tuple(map(float, getattr(request, name))) for name in AXES]
     axes += [getattr(request, name) or (None,) for name in MORE_AXES]
+    axes.append((None,) if request.search_arguments is None else architectures_of(request))
     points = math.prod(map(len, axes))
     kept = points if request.samples is None else min(points, request.samples)
     assert request.epsilons is not None

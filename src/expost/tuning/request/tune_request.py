@@ -22,8 +22,8 @@ from expost.execution.dispatch import EXECUTORS
 from expost.facts.facts_file import read_facts, with_facts
 from expost.files import read_small
 from expost.selection.attempt_planner import MOST_ATTEMPTS
-from expost.tables.database_rows import check_database
-from expost.training.configuration import OPTIMISERS, SCHEDULES
+from expost.tables.sources import check_database
+from expost.training.configuration import LOSSES, OPTIMISERS, OWN, SCHEDULES
 from expost.tuning.request import setting_kinds as kinds
 from expost.tuning.request.metrics import METRICS
 from expost.tuning.request.setting_kinds import Kind, Unfit
@@ -43,6 +43,9 @@ _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|'([^']+)'|([A-Za-z0-9_-]+))\s*=")
 _DOTTED = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*\.\s*([A-Za-z0-9_-]+)\s*=")
 _ORDERS = 'give Rényi orders > 1 in ascending order, or "all" for zCDP'
 _MOST_ROWS = 10**9
+MOST_ROWS_PER_USER = 1000
+"""The most that ``data.max_rows_per_user`` may be; its default is :data:`ROWS_PER_USER`."""
+ROWS_PER_USER = 10
 _MANY_ROWS = 5000  # from here on a quarter of the rows scores a regression
 
 
@@ -139,8 +142,24 @@ class TuneRequest:
     rows: int | None = _option(
         "data",
         kinds.whole(_MOST_ROWS),
-        "Public number of rows; the actual number then stays private (add-remove neighbours).",
-        comment="public number of rows; the actual number stays private",
+        "Public number of rows (of persons, with user); the actual number then stays private "
+        "(add-remove neighbours).",
+        comment="public number of rows, or of persons; the actual number stays private",
+    )
+    user: str | None = _option(
+        "data",
+        kinds.TEXT,
+        "The column that tells persons apart: a person with all their rows is protected, not one "
+        "row. No feature.",
+        label="Column of persons",
+        comment="the unit of privacy is a person with all their rows",
+    )
+    max_rows_per_user: int | None = _option(
+        "data",
+        kinds.whole(MOST_ROWS_PER_USER),
+        "With user: the most rows of a person that are used; 10 by default.",
+        label="Most rows of a person",
+        comment="of a person so many rows are used at most",
     )
     integers: bool | None = _option(
         "data", kinds.FLAG, "Pass whole numbers such as token ids on without scaling."
@@ -169,7 +188,9 @@ class TuneRequest:
         "model", kinds.ARGUMENTS, "Keyword arguments of the function that makes the module."
     )
     loss: str | None = _key(
-        "model", kinds.choice("softmax", "logistic", "squared"), "Loss of a module of your own."
+        "model",
+        kinds.choice(*LOSSES[::-1], OWN),
+        "Loss of a module of your own; own: its first output is the loss of the row.",
     )
     input_shape: tuple[int, ...] | None = _option(
         "model",
@@ -257,6 +278,9 @@ class TuneRequest:
         keyword=False,
         comment='"auto" or "plain"',
     )
+    search_arguments: Mapping[str, tuple[Any, ...]] | None = _key(
+        "search", kinds.ARGUMENT_LISTS, "Lists of arguments of the module.", name="arguments"
+    )
     samples: int | None = _key(
         "search", kinds.whole(), "So many combinations of the grid, drawn publicly."
     )
@@ -265,8 +289,9 @@ class TuneRequest:
         kinds.code_or(
             METRICS, " of a function f(prediction, truth) of one row; or, in Python, that function"
         ),
-        "accuracy, balanced_accuracy, log_loss, auc, mae, mse, r2, or module:name or file.py:name "
-        "of a function f(prediction, truth) of one row.",
+        "accuracy, balanced_accuracy, log_loss, auc, mae, mse, r2, loss and token_accuracy (of a "
+        "module that returns them), or module:name or file.py:name of a function "
+        "f(prediction, truth) of one row.",
         asked="Metric",
     )
     at_least: float | None = _option(
@@ -606,3 +631,20 @@ def database_of(request: TuneRequest) -> str:
             "rows", "the rows of a database have no order; give their public number, rows = 100000"
         )
     return source if "://" in source else str(request.folder / source)
+
+
+def check_persons(request: TuneRequest, training: str) -> int:
+    """Return the most rows of a person; refuse what protects rows only in a job for persons."""
+    if request.user is None:
+        if request.given("max_rows_per_user"):
+            request.refuse("max_rows_per_user", "it belongs to user, the column of persons")
+        return 1
+    if training == "dp-sgd" or "search" in request.tables:
+        request.refuse(
+            "user",
+            "DP-SGD over a grid samples rows one by one and protects a row, not a person; leave it "
+            'out, and give a goal and training = "auto", "progressive" or "noise-reduction"',
+        )
+    if request.user == request.target:
+        request.refuse("user", "it is the target; name another column")
+    return request.max_rows_per_user or ROWS_PER_USER

@@ -24,6 +24,8 @@ loss in a regression), or as wrong with noise reduction. So no error here depend
 row, and data of one class are no error. Only rows that are declared public are checked strictly. No
 message contains data.
 
+With ``data.user`` the same is said of persons: :mod:`expost.tuning.rows.persons`.
+
 Tests: ``tests/tuning/test_rows.py``.
 """
 
@@ -35,20 +37,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from math import floor, prod
+from math import ceil, floor, prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from expost.arrays import Array
+from expost.arrays import Array, Integers
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.source import SEED_BYTES, KeyedRandomness, Randomness
-from expost.tables.database_rows import CopiedTable, copied_rows
+from expost.tables.sources import CopiedTable, copied_rows
 from expost.tuning.request.defaults import schema_of
-from expost.tuning.request.settings import DataSettings
+from expost.tuning.request.settings import NO_TARGET, DataSettings
 from expost.tuning.rows.job_tables import (
     Table,
     can_stream,
@@ -60,8 +62,10 @@ from expost.tuning.rows.job_tables import (
     read_batches,
     read_head,
     read_source,
+    whole_table,
 )
-from expost.tuning.rows.table_schema import Bounds, TableSchema
+from expost.tuning.rows.persons import PersonRows, in_slots
+from expost.tuning.rows.table_schema import GOLDEN, Bounds, TableSchema, mixed_words
 
 _BATCH = 2**16  # rows that are read together
 PIECE = 2**12
@@ -83,6 +87,8 @@ class JobRows:
     ``"zero-out"`` or ``"add-remove"``. ``key``: secret key of the split; empty if the split is
     public. ``shape``: shape of one row, if the data is an array with more than two dimensions.
     ``file``: the rows as a file that was not read yet; then the arrays of private rows are empty.
+    ``shares``, ``most``: the shares of training and scoring rows and the most rows of a person, if
+    the unit of privacy is a person; then ``places`` are persons.
     """
 
     X: Array
@@ -97,7 +103,9 @@ class JobRows:
     key: bytes = b""
     shape: tuple[int, ...] | None = None
     file: FileRows | None = None
-    _whole: tuple[Array, Array] | None = None
+    shares: tuple[Integers, Integers | None] | None = None
+    most: int = 1
+    _whole: tuple[Array, Array] | PersonRows | None = None
     _share: float = 0.0
 
     @property
@@ -125,6 +133,8 @@ class JobRows:
             return {"file": self.file.digest, "job": identity}
         if self._whole is None:
             return self.as_data(identity)
+        if isinstance(self._whole, PersonRows):
+            return {**vars(self._whole), "job": identity}
         return {"X": self._whole[0], "y": self._whole[1], "job": identity}
 
     def as_data(self, identity: str) -> JobData:
@@ -144,6 +154,8 @@ class JobRows:
         }
         if self.file is not None:
             arrays = {"key": self.key, **({"public": self.score_X} if self.public else {})}
+        if self.shares is not None:
+            arrays |= {"shares": self.shares[0], "score_shares": self.shares[1]}
         return JobData(
             **arrays,
             rows=self.public_rows,
@@ -162,19 +174,33 @@ class JobRows:
             score_X, score_y = self.score_X, self.score_y
         return replace(self, X=X, y=y, score_X=score_X, score_y=score_y, file=None)
 
+    def in_positions(self) -> JobRows:
+        """Return rows of a public number of persons, with fixed positions for each person."""
+        if self.shares is None or self.relation == ADD_REMOVE:
+            return self
+        score_X, score_y, held = self.score_X, self.score_y, self.shares[1]
+        X, y, shares = in_slots(self.X, self.y, self.shares[0], self.places, self.most)
+        if held is not None:
+            score_X, score_y, held = in_slots(score_X, score_y, held, self.score_places, self.most)
+        return replace(self, X=X, y=y, score_X=score_X, score_y=score_y, shares=(shares, held))
+
     def pieces(self) -> Iterator[Piece]:
         """Return functions that return training and scoring rows of some of the places, in order.
 
-        Public scoring rows are in none of them.
+        Public scoring rows are in none of them. Shares of persons come last.
         """
         if self.file is not None:
             yield from self.file.pieces(self.schema)
             return
         some = slice(0, 0) if self.public else slice(None)
         score_X, score_y = self.score_X[some], self.score_y[some]
+        arrays: tuple[Array, ...] = (self.X, self.y, score_X, score_y)
+        if self.shares is not None:
+            held = np.zeros(0, dtype=np.int64) if self.shares[1] is None else self.shares[1]
+            arrays = (*arrays, self.shares[0], held)
         for start in range(0, max(len(self.X), len(score_X)), PIECE):
             part = slice(start, start + PIECE)
-            yield partial(_sliced, (self.X, self.y, score_X, score_y), part)
+            yield partial(_sliced, arrays, part)
 
 
 class JobData(dict[str, Any]):
@@ -267,18 +293,10 @@ def held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
     blocks = -(-n // _BLOCK)
     ends = np.array([floor(min(end * _BLOCK, n) * exact) for end in range(blocks + 1)])
     words = np.full(blocks * _BLOCK, np.iinfo(np.uint64).max)
-    words[:n] = _mixed(n)
+    words[:n] = mixed_words(np.arange(n, dtype=np.uint64) * GOLDEN)
     # Rank places by their hash: every k-th place would follow files whose order repeats.
     ranks = words.reshape(blocks, _BLOCK).argsort(axis=1, kind="stable").argsort(axis=1)
     return np.asarray((ranks < np.diff(ends)[:, None]).ravel()[:n])
-
-
-def _mixed(n: int) -> npt.NDArray[np.uint64]:
-    """Return SplitMix64 of 0, …, n − 1: numbers that look random, the same everywhere."""
-    words = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(words ^ (words >> np.uint64(31)))
 
 
 def drawn_out(n: int, share: float, key: bytes) -> npt.NDArray[np.bool_]:
@@ -298,17 +316,30 @@ def split_places(
 
     Last comes the key of the coins if the number of rows is secret.
     """
-    if settings.rows is None:
-        out = held_out(n, settings.holdout)
-        if out.all() or not out.any():
-            raise _cannot_split(settings, n)
-        held = int(out.sum())
-        return out, n - held, held, b""
-    places = round((1 - Fraction(str(settings.holdout))) * settings.rows)
-    if not 0 < places < settings.rows:
-        raise _cannot_split(settings, settings.rows)
-    key = randomness.bytes(SEED_BYTES)
-    return drawn_out(n, settings.holdout, key), places, settings.rows - places, key
+    kept, held, key = _numbers_of_parts(settings, n, randomness)
+    out = drawn_out(n, settings.holdout, key) if key else held_out(n, settings.holdout)
+    return out, kept, held, key
+
+
+def _numbers_of_parts(
+    settings: DataSettings, n: int, randomness: Randomness
+) -> tuple[int, int, bytes]:
+    """Return the public numbers of training and scoring rows, and the key of a secret split."""
+    total = n if settings.rows is None else settings.rows
+    kept = (1 - Fraction(str(settings.holdout))) * total
+    training = ceil(kept) if settings.rows is None else round(kept)
+    if not 0 < training < total:
+        raise InvalidInput(
+            "data.holdout",
+            settings.holdout,
+            f"the {'rows' if settings.user is None else 'persons'} (n_samples = {total}) cannot be "
+            "split in this way; give another share",
+        )
+    return (
+        training,
+        total - training,
+        b"" if settings.rows is None else randomness.bytes(SEED_BYTES),
+    )
 
 
 def load_rows(
@@ -316,6 +347,7 @@ def load_rows(
     X: Any = None,
     y: Any = None,
     *,
+    groups: Any = None,
     randomness: Randomness | None = None,
     lazy: bool = False,
 ) -> JobRows:
@@ -324,6 +356,7 @@ def load_rows(
     ``settings``: the source of the rows and what is publicly known about them. ``X``: features to
     use instead of the source in ``settings``: an array, or a pandas, polars or pyarrow table.
     ``y``: targets; not needed if ``X`` is a data frame with the column ``settings.target``.
+    ``groups``: the person of each row, if ``settings.user`` names no column of ``X``.
     ``randomness``: source of the key of a secret split. Entropy of the operating system by default.
     ``lazy``: leave the rows of a Parquet or text file in the file (:attr:`JobRows.file`). Returns:
     the training rows and the scoring rows. Raises InvalidInput: a file, column, type or public fact
@@ -342,11 +375,17 @@ def load_rows(
         raise InvalidInput("data", None, "give X and y, or name a source in [data]")
     later = not given and isinstance(source, Path) and can_stream(source)
     later = later and (lazy or copy is not None or not source.is_file())  # type: ignore[union-attr]
-    if later:
+    if later and settings.user is not None:  # a person's rows are anywhere in a file
+        assert isinstance(source, Path)
+        batches = read_batches(source, settings, _BATCH)
+        table, later = whole_table([read_head(source, settings), *batches]), False
+    elif later:
         assert isinstance(source, Path)
         table = read_head(source, settings)
+    elif given:
+        table = given_table(X, y, settings, groups)
     else:
-        table = given_table(X, y, settings) if given else read_source(source, settings)  # type: ignore[arg-type]
+        table = read_source(source, settings)  # type: ignore[arg-type]
     count = count_places(source, settings) if later else table.rows  # type: ignore[arg-type]
     split = _split(settings, table, count, randomness or Randomness(), python=given)
     if later:
@@ -375,7 +414,9 @@ def _split(
         settings = replace(settings, bounds=_published_bounds())
     schema = schema_of(settings, table, python=python)
     rows, labels = _usable_rows(table, schema)
-    if settings.rows is None:
+    if settings.user is not None:
+        split = _persons(settings, schema, rows, labels, table, count, randomness)
+    elif settings.rows is None:
         split = _public_places(settings, schema, rows, labels, count)
     else:
         split = _secret_rows(settings, schema, rows, labels, randomness)
@@ -446,9 +487,69 @@ def _secret_rows(
     )
 
 
+def split_persons(
+    settings: DataSettings,
+    schema: TableSchema,
+    persons: PersonRows,
+    randomness: Randomness,
+    public: bool = False,
+) -> JobRows:
+    """Split the rows of persons, all of one person alike; ``public``: none of them scores."""
+    n, relation, most = len(persons.names), settings.relation, settings.max_rows_per_user
+    if n == 0 and settings.rows is None:
+        raise InvalidInput("data.user", settings.user, "nobody is named; give at least two persons")
+    if public or settings.public_test is not None:
+        test = persons.rows[:0], persons.labels[:0]
+        if settings.public_test is not None:
+            test = _public_test(settings, schema)
+        own, shares = (persons.rows, persons.labels, *test), (persons.shares, None)
+        parts = settings.rows or n, len(test[0]), relation
+        return JobRows(*own, schema, True, *parts, shares=shares, most=most)
+    kept, held, key = _numbers_of_parts(settings, n, randomness)
+    training, scoring, both = persons.split(persons.held_out(settings.holdout, key))
+    return JobRows(
+        *training,
+        *scoring,
+        schema,
+        False,
+        kept,
+        held,
+        relation,
+        key,
+        shares=both,
+        most=most,
+        _whole=persons if key else None,
+        _share=settings.holdout,
+    )
+
+
+def _persons(
+    settings: DataSettings,
+    schema: TableSchema,
+    rows: Array,
+    labels: Array,
+    table: Table,
+    count: int,
+    randomness: Randomness,
+) -> JobRows:
+    """Split by persons; without rows yet, by their number."""
+    if table.rows == 0 and count and settings.rows is None:
+        numbers = _public_places(settings, schema, rows, labels, count)
+        none = np.zeros(0, dtype=np.int64)
+        held = None if numbers.public else none
+        return replace(numbers, shares=(none, held), most=settings.max_rows_per_user)
+    users = table.users if table.users is not None else np.zeros(0)
+    persons = PersonRows.of(rows, labels, users, settings.max_rows_per_user)
+    return split_persons(settings, schema, persons, randomness)
+
+
 def _split_by_coins(job: JobRows, key: bytes) -> JobRows:
     """Return the rows of a job, split by the coins of a key."""
     assert job._whole is not None
+    if isinstance(job._whole, PersonRows):
+        training, scoring, both = job._whole.split(job._whole.held_out(job._share, key))
+        (X, y), (score_X, score_y) = training, scoring
+        return replace(job, X=X, y=y, score_X=score_X, score_y=score_y, shares=both, key=key)
     rows, labels = job._whole
     out = drawn_out(len(rows), job._share, key)
     return replace(
@@ -456,17 +557,10 @@ def _split_by_coins(job: JobRows, key: bytes) -> JobRows:
     )
 
 
-def _cannot_split(settings: DataSettings, n: int) -> InvalidInput:
-    """Return the error of a share that leaves a part empty."""
-    return InvalidInput(
-        "data.holdout",
-        settings.holdout,
-        f"the rows (n_samples = {n}) cannot be split in this way; give another share",
-    )
-
-
 def _encoded(table: Table, schema: TableSchema) -> tuple[Array, Array]:
     """Return features and targets as numbers, NaN where a row cannot be used."""
+    if schema.classes == NO_TARGET:
+        return schema.encode(table.cells), np.zeros(table.rows)
     assert table.targets is not None
     if table.targets.shape != (table.rows,):
         raise InvalidInput(
@@ -484,7 +578,8 @@ def _public_test(settings: DataSettings, schema: TableSchema) -> tuple[Array, Ar
     # by name, whatever their order
     table = read_source(path, replace(settings, features=schema.names or settings.features))
     width = table.width if table.names is None else len(table.names)
-    if width != len(schema.columns) or table.targets is None or not table.rows:
+    known = table.targets is not None or settings.classes == NO_TARGET
+    if width != len(schema.columns) or not known or not table.rows:
         raise InvalidInput(
             "data.public_test", path.name, "give rows with the same columns as the data"
         )

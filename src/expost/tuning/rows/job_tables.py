@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,10 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.tables.cells import Frame, block_of, flat, frame_of
-from expost.tables.database_rows import total_columns
 from expost.tables.file_rows import read_header
-from expost.tuning.request.settings import DataSettings
+from expost.tables.sources import total_columns
+from expost.tuning.request.settings import NO_TARGET, DataSettings
+from expost.tuning.rows.persons import given_persons, person_codes
 from expost.tuning.rows.table_schema import find_column, near
 
 _TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -43,6 +44,7 @@ class Table:
     types: tuple[str, ...] = ()
     source: str = "the array"
     shape: tuple[int, ...] | None = None
+    users: Array | None = None
 
     @property
     def width(self) -> int:
@@ -58,14 +60,35 @@ class Table:
         """Return some of the rows."""
         block = isinstance(self.cells, np.ndarray)
         cells = self.cells[some] if block else tuple(column[some] for column in self.cells)
-        return replace(
-            self, cells=cells, targets=None if self.targets is None else self.targets[some]
+        targets, users = (
+            None if column is None else column[some] for column in (self.targets, self.users)
         )
+        return replace(self, cells=cells, targets=targets, users=users)
+
+
+def whole_table(tables: Sequence[Table]) -> Table:
+    """Return the rows of tables that were read column by column as one table."""
+
+    def whole(columns: Iterable[Array | None]) -> Array:
+        parts = [part for part in columns if part is not None and len(part)]
+        if len({part.dtype for part in parts}) == 1:
+            return np.concatenate(parts)
+        cells = np.empty(sum(map(len, parts)), dtype=object)
+        cells[:] = [cell for part in parts for cell in part]
+        return cells
+
+    first = tables[0]
+    cells = tuple(whole(table.cells[index] for table in tables) for index in range(first.width))
+    targets = None if first.targets is None else whole(table.targets for table in tables)
+    users = None if first.users is None else whole(table.users for table in tables)
+    return replace(first, cells=cells, targets=targets, users=users)
 
 
 def read_source(source: str | Path, settings: DataSettings) -> Table:
     """Read a built-in data set or a file."""
     if isinstance(source, str):
+        if settings.user is not None:
+            raise InvalidInput("data.user", settings.user, f"{source} has one row per person")
         bunch = load_built_in(source)
         return Table(bunch.data, bunch.target, source=source)
     if not source.is_file():
@@ -77,7 +100,7 @@ def read_source(source: str | Path, settings: DataSettings) -> Table:
         )
     try:
         if name.endswith(".npz"):
-            return _read_npz(source)
+            return _read_npz(source, settings)
         if name.endswith(".parquet"):
             return _read_parquet(source, settings)
         return _read_text(source, settings)
@@ -96,20 +119,35 @@ def load_built_in(name: str) -> Any:
     return datasets.load_digits() if name == "digits" else datasets.load_breast_cancer()
 
 
-def given_table(X: Any, y: Any, settings: DataSettings) -> Table:
+def given_table(X: Any, y: Any, settings: DataSettings, groups: Any = None) -> Table:
     """Return the arrays or the data frame that the caller passed."""
     if X is None:
         raise InvalidInput("X, y", None, "give both, or give neither and name a source in [data]")
     frame = frame_of(X)
+    if y is not None and settings.classes == NO_TARGET:
+        raise InvalidInput(
+            "y",
+            type(y).__name__,
+            "the module computes the loss of a row from the row alone; leave the targets out",
+        )
     targets = None if y is None else flat(y)
+    users = None if groups is None else given_persons(groups)
     if frame is not None:
-        return _of_columns(frame, settings, "the data frame", targets)
-    if targets is None:
+        table = _of_columns(frame, settings, "the data frame", targets, users)
+    elif targets is None and settings.classes != NO_TARGET:
         raise InvalidInput("y", None, "give one target per row, or a data frame and its target")
-    return _array_table(X, targets)
+    elif settings.user is not None and users is None:
+        raise InvalidInput(
+            "data.user", settings.user, "an array has no such column; pass groups=, one per row"
+        )
+    else:
+        table = replace(_array_table(X, targets), users=users)
+    if groups is not None:
+        given_persons(users, table.rows)
+    return table
 
 
-def _array_table(X: Any, targets: Array, source: str = "the array") -> Table:
+def _array_table(X: Any, targets: Array | None, source: str = "the array") -> Table:
     """Return an array of rows as a table that remembers the shape of a row."""
     shape = tuple(np.shape(X)[1:]) if hasattr(X, "shape") else ()
     block = block_of(X)
@@ -145,10 +183,17 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
 
 
 def _of_columns(
-    frame: Frame, settings: DataSettings, source: str, targets: Array | None = None
+    frame: Frame,
+    settings: DataSettings,
+    source: str,
+    targets: Array | None = None,
+    users: Array | None = None,
 ) -> Table:
     """Return the wanted columns of a table with names."""
     features, target = choose_columns(frame.names, settings, source, targets is not None)
+    if users is None:
+        for index in user_column(frame.names, settings, source):
+            users = frame.column(index)
     cells = tuple(frame.column(index) for index in features)
     if target is not None:
         targets = frame.column(target)
@@ -158,7 +203,15 @@ def _of_columns(
         tuple(frame.names[index] for index in features),
         tuple(frame.types[index].lower() for index in features),
         source,
+        users=users,
     )
+
+
+def user_column(names: Sequence[str], settings: DataSettings, source: str) -> list[int]:
+    """Return the position of the column that tells persons apart, if one was named."""
+    if settings.user is None:
+        return []
+    return [find_column(settings.user, names, "data.user", source)]
 
 
 def choose_columns(
@@ -180,7 +233,10 @@ def choose_columns(
         for name in wanted:
             field = "feature_bounds" if key == "bounds" else key
             find_column(name, names, f"data.{field}", source)
-    features = settings.features or tuple(name for name in names if name != settings.target)
+    apart = (settings.target, settings.user)
+    features = settings.features or tuple(name for name in names if name not in apart)
+    if settings.user is not None and settings.user in features:
+        raise InvalidInput("data.features", settings.user, "it tells persons apart; leave it out")
     if settings.target in features or not features:
         raise InvalidInput(
             "data.features", list(features), "give at least one column besides the target"
@@ -188,13 +244,24 @@ def choose_columns(
     return [list(names).index(name) for name in features], None if given else target
 
 
-def _read_npz(path: Path) -> Table:
-    """Read the arrays ``X`` and ``y`` of an ``.npz`` file; pickles are refused."""
+def _read_npz(path: Path, settings: DataSettings) -> Table:
+    """Read the arrays ``X`` and ``y`` of an ``.npz`` file, and persons; pickles are refused."""
+    wanted, user = {"X"} if settings.classes == NO_TARGET else {"X", "y"}, settings.user
     with np.load(path, allow_pickle=False) as archive:
-        if not {"X", "y"} <= set(archive.files):
-            raise InvalidInput("data.path", path.name, "the file must contain arrays named X and y")
+        if not wanted <= set(archive.files):
+            raise InvalidInput(
+                "data.path",
+                path.name,
+                f"the file must contain arrays named {' and '.join(sorted(wanted))}",
+            )
+        if user is not None:
+            find_column(user, archive.files, "data.user", path.name)
         try:
-            return _array_table(archive["X"], flat(archive["y"]), path.name)
+            targets = None if settings.classes == NO_TARGET else flat(archive["y"])
+            table = _array_table(archive["X"], targets, path.name)
+            if user is None:
+                return table
+            return replace(table, users=given_persons(archive[user], table.rows))
         except ValueError as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -229,6 +296,7 @@ def _parquet_columns(path: Path, settings: DataSettings) -> tuple[DataSettings, 
     positions, target = choose_columns(names, settings, path.name)
     features = [names[index] for index in positions]
     wanted = features if target is None else [*features, names[target]]
+    wanted = [*wanted, *(names[index] for index in user_column(names, settings, path.name))]
     return replace(settings, features=tuple(features)), wanted
 
 
@@ -245,7 +313,8 @@ def _text_batches(path: Path, settings: DataSettings, size: int | None) -> Itera
     except InvalidInput as error:
         raise InvalidInput("data.path", path.name, error.valid) from None
     features, target = choose_columns(names, settings, path.name)
-    wanted = [*features, *(() if target is None else (target,))]
+    user = user_column(names, settings, path.name)
+    wanted = [*features, *(() if target is None else (target,)), *user]
     chosen = tuple(names[index] for index in features)
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rb") as stream:
@@ -262,8 +331,10 @@ def _text_batches(path: Path, settings: DataSettings, size: int | None) -> Itera
             if size is not None and not count:
                 return
             columns = [np.array(column, dtype=object) for column in by_column]
+            users = columns.pop() if user else None
             targets = None if target is None else columns.pop()
-            yield Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
+            types = ("",) * len(columns)
+            yield Table(tuple(columns), targets, chosen, types, path.name, users=users)
             if size is None:
                 return
 
@@ -296,11 +367,11 @@ def read_head(source: Path, settings: DataSettings) -> Table:
 
 
 def head_and_places(source: str | Path, settings: DataSettings) -> tuple[Table, int]:
-    """Return the columns of a source without its rows, and its number of places."""
+    """Return the columns of a source without its rows, and its number of places, or of persons."""
     if isinstance(source, Path) and can_stream(source):
         return read_head(source, settings), count_places(source, settings)
     table = read_source(source, settings)
-    return table.part(slice(0)), table.rows
+    return table.part(slice(0)), _units(table)
 
 
 def head_as_dict(head: Table) -> dict[str, Any]:
@@ -340,7 +411,9 @@ def open_table(settings: DataSettings) -> tuple[Any, Table]:
     opened = open_source(str(settings.database), settings.table)
     names = list(opened.columns)
     positions, target = choose_columns(names, settings, f"the table {settings.table}")
-    wanted = [names[index] for index in (*positions, *(() if target is None else (target,)))]
+    others = user_column(names, settings, f"the table {settings.table}")
+    others = others if target is None else [target, *others]
+    wanted = [names[index] for index in (*positions, *others)]
     selected = total_columns(opened, wanted)
     frame = frame_of(selected.schema().to_pyarrow().empty_table())
     assert frame is not None
@@ -396,9 +469,15 @@ def _unreadable(source: Path, error: Exception) -> InvalidInput:
 
 
 def count_places(source: Path, settings: DataSettings) -> int:
-    """Return the number of places of a file; cells of text and Parquet files are not read."""
+    """Return the number of places of a file, or of persons; other cells are not read."""
+    if settings.user is not None and can_stream(source):
+        only = DataSettings(features=(settings.user,), delimiter=settings.delimiter)
+        names: set[str] = set()
+        for table in read_batches(source, only, 2**16):
+            names.update(person_codes(table.cells[0])[1])
+        return len(names)
     if not can_stream(source):
-        return read_source(source, settings).rows
+        return _units(read_source(source, settings))
     if source.name.lower().endswith(".parquet"):
         return sum(map(_count_parquet, files_of(source)))
     opener: Any = gzip.open if source.name.lower().endswith(".gz") else open
@@ -408,6 +487,11 @@ def count_places(source: Path, settings: DataSettings) -> int:
             stream.readline()  # the header
             count += sum(1 for _ in stream)
     return count
+
+
+def _units(table: Table) -> int:
+    """Return the number of rows, or of the persons that they belong to."""
+    return table.rows if table.users is None else len(person_codes(table.users)[1])
 
 
 def _count_parquet(path: Path) -> int:

@@ -25,6 +25,7 @@ import numpy as np
 from expost.arrays import Array, Floats, Integers
 from expost.execution.parts import Parts, for_each
 from expost.features import Features
+from expost.selection.held_out import SHARES
 from expost.training.lattice_rows import CompactRows, whole_rows
 from expost.training.progressive import LinearTraining, ProgressivePath, TrainingRows
 from expost.training.second_moments import SecondMoments
@@ -37,7 +38,7 @@ LARGE = 2**30
 
 def in_parts(rows: JobRows, features: Features | None, executor: Any) -> bool:
     """Return whether rows are kept in parts; by public facts alone."""
-    total = rows.places if rows.public else rows.places + rows.score_places
+    total = (rows.places if rows.public else rows.places + rows.score_places) * rows.most
     columns = prod(rows.X.shape[1:])
     width = columns if features is None else features.width(columns)
     return executor is not None or total * width * 8 > LARGE
@@ -95,7 +96,7 @@ class SpreadRows:
     def count(
         self, features: Features | None, function: Callable[..., int], *arguments: Any
     ) -> int:
-        """Return the sum of ``function(X, y, *arguments)`` over the held-out rows in parts."""
+        """Return the sum of ``function(X, y, shares, …)`` over the held-out rows in parts."""
         return sum(self._scoring[features].map(_count, function, *arguments))
 
     def _new_parts(self) -> Parts:
@@ -103,17 +104,20 @@ class SpreadRows:
 
     def _add(self, piece: Piece) -> None:
         """Add a piece of the rows to everything that is made of them."""
-        X, y, score_X, score_y = piece()
+        X, y, score_X, score_y, *both = piece()
+        shares, held = both or (None, None)
         for features, parts in self._scoring.items():
             if len(score_X) and features is None:
-                parts.add((score_X, score_y))
+                parts.add((score_X, score_y, held))
             elif len(score_X):
                 assert features is not None
-                parts.add((CompactRows.of(whole_rows(_features(features, score_X))), score_y))
+                parts.add((CompactRows.of(whole_rows(_features(features, score_X))), score_y, held))
         for features, (training, parts) in self._training.items():
-            parts.add(TrainingRows.of(_features(features, X), y, training, compact=True))
+            part = None if shares is None else shares / SHARES
+            rows = TrainingRows.of(_features(features, X), y, training, shares=part, compact=True)
+            parts.add(rows)
         for moments in self._moments:
-            some = moments.whole_sums(X, y)
+            some = moments.whole_sums(X, y, None if shares is None else shares / SHARES)
             with self._lock:
                 self._moments[moments] = self._moments[moments] + some
 
@@ -137,6 +141,6 @@ def _features(features: Features, X: Array) -> Floats:
     return features.transform_cells(X.reshape(len(X), prod(X.shape[1:])))
 
 
-def _count(part: tuple[CompactRows, Array], function: Callable[..., int], *arguments: Any) -> int:
+def _count(part: tuple[Any, ...], function: Callable[..., int], *arguments: Any) -> int:
     """Return what a function counts in one part."""
     return function(*part, *arguments)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
@@ -39,6 +40,7 @@ from expost.features.choice import function_names
 from expost.features.columns import BINS
 from expost.features.pictures import picture_shape
 from expost.features.text import HashedText
+from expost.selection.held_out import SHARES
 from expost.tables.cells import (
     Label,
     class_numbers,
@@ -51,6 +53,7 @@ from expost.training.lattice_rows import rounded_rows
 from expost.tuning.request.factories import FeatureFunction
 
 Bounds = tuple[tuple[float, float], ...]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
 
 # Saved models depend on every parameter. Unsigned: encoded rows are in [0, 1].
 _TEXT = HashedText(1024, words=(1, 2), characters=(3, 5), limit=10_000, signed=False)
@@ -370,9 +373,23 @@ class FeatureRows:
         """Forget the features of an array that is no more."""
         self._known = [pair for pair in self._known if pair[0] is not gone]
 
-    def __call__(self, data: Any) -> tuple[Floats, Array]:
+    def __call__(self, data: Any) -> Any:
         """Return features and targets of the training rows; of a large table, its parts."""
         parts = getattr(data, "parts", None)
         if parts is not None:
-            return parts.training(self.features)  # type: ignore[no-any-return]
-        return self.of(data["X"]), np.asarray(data["y"], dtype=np.float64)
+            return parts.training(self.features)
+        return with_shares(data, self.of(data["X"]))
+
+
+def with_shares(data: Any, rows: Array) -> Any:
+    """Return training rows with their targets and, if they belong to persons, their shares."""
+    targets, shares = np.asarray(data["y"], dtype=np.float64), data.get("shares")
+    return (rows, targets) if shares is None else (rows, targets, shares / SHARES)
+
+
+def mixed_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the words mixed as by SplitMix64: they look random, the same everywhere."""
+    words = words + GOLDEN
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(words ^ (words >> np.uint64(31)))

@@ -269,11 +269,13 @@ def make_candidates(
             "clip": point.clip,
             **{name: _plain(value) for name, value in point.extras().items()},
         }
-        name = repr(point.features)
+        name = repr((point.features, point.arguments))
         if name not in featured:
             # A number, not the record: two functions may have one name.
-            featured[name] = (*_featured(point.features, settings, recipe, shape), len(featured))
+            built = _with_arguments(recipe, point.arguments)
+            featured[name] = (*_featured(point.features, settings, built, shape), len(featured))
         own, rows, key = featured[name]
+        params |= {name: _plain(value) for name, value in (point.arguments or {}).items()}
         if own.features is not None:
             named = isinstance(point.features, str)
             params["features"] = point.features if named else own.features.as_dict()
@@ -285,6 +287,15 @@ def make_candidates(
         for candidate in candidates
     }
     return sorted(candidates, key=lambda one: (one.params["epsilon"], costs[id(one.guarantee)]))
+
+
+def _with_arguments(recipe: Recipe, arguments: Mapping[str, Any] | None) -> Recipe:
+    """Return the recipe of a module that is made with further arguments."""
+    if arguments is None:
+        return recipe
+    factory: Any = recipe.factory
+    together = {**factory.arguments, **arguments}
+    return replace(recipe, factory=replace(factory, arguments=together))
 
 
 def _featured(

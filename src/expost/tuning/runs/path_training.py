@@ -40,7 +40,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from expost.arrays import Array, Floats
+from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ADD_REMOVE, Guarantee, PureDP
@@ -49,7 +49,13 @@ from expost.randomness.source import Randomness
 from expost.rationals import exact
 from expost.selection.above_threshold import PlannedPath, Tell
 from expost.selection.candidate import Candidate
-from expost.selection.held_out import GaussianCounts, HeldOut, useful_levels, useful_rhos
+from expost.selection.held_out import (
+    SHARES,
+    GaussianCounts,
+    HeldOut,
+    useful_levels,
+    useful_rhos,
+)
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
@@ -66,7 +72,7 @@ from expost.tuning.model.scoring import (
     truth_of_rows,
 )
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.table_schema import FeatureRows
+from expost.tuning.rows.table_schema import FeatureRows, with_shares
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.run_attempts import Step
 
@@ -150,12 +156,13 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Places:
-    """Public numbers of a job's rows, and its neighbouring relation."""
+    """Public numbers of a job's rows (or of its persons), and its neighbouring relation."""
 
     training: int
     scoring: int
     features: int
     relation: str
+    rows_per_person: int | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ class Sums:
         parts = getattr(data, "parts", None)
         if parts is not None:
             return parts.moments(self.moments)  # type: ignore[no-any-return]
-        return self.moments.sums(np.asarray(data["X"]), np.asarray(data["y"], dtype=np.float64))
+        return self.moments.sums(*with_shares(data, np.asarray(data["X"])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,14 +264,16 @@ class HeldOutCount:
             function = replace(self, rows=None).of_rows
             return parts.count(features, function, fitted.parameters)  # type: ignore[no-any-return]
         X = data["score_X"] if self.rows is None else self.rows.of(data["score_X"])
-        return self.of_rows(X, data["score_y"], fitted.parameters)
+        return self.of_rows(X, data["score_y"], data.get("score_shares"), fitted.parameters)
 
-    def of_rows(self, X: Any, y: Array, parameters: Mapping[str, Array]) -> int:
+    def of_rows(
+        self, X: Any, y: Array, shares: Integers | None, parameters: Mapping[str, Array]
+    ) -> int:
         """Return the sum over rows that are features already."""
         metric = self.score.metric
         truth = truth_of_rows(metric, self.recipe, np.asarray(y, dtype=np.float64))
         predicted = predictions(metric, feature_recipe(self.recipe), parameters, X)
-        return self.score.sum_of(predicted, truth)
+        return self.score.sum_of(predicted, truth, shares)
 
 
 @dataclass(frozen=True)
@@ -348,18 +357,20 @@ def usable_levels(
 
 def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
     """Return the error of a goal that leaves no room for the noise of held-out rows."""
+    units = "rows" if places.rows_per_person is None else "persons"
     return InvalidInput(
         "goal.at_least" if goal.larger_is_better else "goal.at_most",
         goal.value,
-        f"with {places.scoring} scoring rows no look up to ε = {top:.3g} can tell whether a model "
-        "reaches it; choose another goal, a larger privacy.max_epsilon, more scoring rows, or "
+        f"with {places.scoring} scoring {units} no look up to ε = {top:.3g} can tell whether a "
+        f"model reaches it; choose another goal, a larger privacy.max_epsilon, more {units}, or "
         "declare the scoring rows public",
     )
 
 
 def _held_out_score(goal: GoalSettings, places: Places) -> Score:
     """Return the score of held-out rows; centred at the goal if their number is secret."""
-    return Score(goal, None, centred=places.relation == ADD_REMOVE)
+    shares = 1 if places.rows_per_person is None else SHARES
+    return Score(goal, None, centred=places.relation == ADD_REMOVE, shares=shares)
 
 
 def training_of(
@@ -372,14 +383,16 @@ def training_of(
 
 
 def network_training(
-    strategy: Strategy, recipe: Recipe, goal: GoalSettings, places: int
+    strategy: Strategy, recipe: Recipe, goal: GoalSettings, places: Places
 ) -> ModuleTraining:
     """Return what progressive training trains of a network."""
     assert recipe.factory is not None
-    weights = class_weights_of(goal)
-    training = ModuleTraining(recipe.factory, recipe.loss, places, class_weights=weights)
+    weights, together = class_weights_of(goal), places.rows_per_person or 1
+    training = ModuleTraining(
+        recipe.factory, recipe.loss, places.training, class_weights=weights, together=together
+    )
     # Few parameters: steady steps come first, and falling ones if they miss.
-    few, first = training.width < places, strategy.scale == 1.0
+    few, first = training.width < places.training, strategy.scale == 1.0
     return replace(training, rule=STEADY if few == first else FALLING)
 
 
@@ -389,8 +402,8 @@ class ShapedRows:
 
     recipe: Recipe
 
-    def __call__(self, data: Any) -> tuple[Array, Array]:
-        return self.recipe.shaped(data["X"]), data["y"]
+    def __call__(self, data: Any) -> Any:
+        return with_shares(data, self.recipe.shaped(data["X"]))
 
 
 def class_weights_of(goal: GoalSettings) -> tuple[float, ...] | None:
@@ -420,14 +433,15 @@ def step_of(
     path: Path
     if strategy.kind == MOMENTS:
         recipe, rows = feature_recipe(recipe), None
-        moments = SecondMoments(places.features, strategy.norm_bound)
+        together = places.rows_per_person or 1
+        moments = SecondMoments(places.features, strategy.norm_bound, together)
         finish = Finish(recipe, goal, moments, None, public, looks, strategy.confidence)
         path = NoisePath(
             Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
         )
     elif strategy.network:
         recipe, rows = feature_recipe(recipe), None
-        network = network_training(strategy, recipe, goal, places.training)
+        network = network_training(strategy, recipe, goal, places)
         finish = Finish(recipe, goal, None, None, public, looks, strategy.confidence, network)
         path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, NETWORK_STEPS)
     else:

@@ -34,7 +34,10 @@
       if (ask) ask.disabled = fresh.getElementById("ask").disabled;
       if (slide && structure) {
         for (const name of ["low", "high"]) slide.dataset[name] = fresh.getElementById("slide").dataset[name];
-        document.getElementById("unit").replaceChildren(...fresh.getElementById("unit").children);
+        // Moving the chosen option away lets its old list choose another one: set the choice again.
+        const units = document.getElementById("unit"), offered = fresh.getElementById("unit"), chosen = offered.value;
+        units.replaceChildren(...offered.children);
+        units.value = chosen;
         place();
       }
       panel.removeAttribute("aria-busy");
@@ -70,7 +73,7 @@
       if (event.target.name === "kind" || event.target.name === "unit" || event.target.name === "column") {
         error.value = "";
         if (event.target.name === "kind") {
-          document.getElementById("unit").value = event.target.value === "mean" ? "absolute" : "percent";
+          document.getElementById("unit").value = ({ mean: "absolute", quantile: "rank" })[event.target.value] || "percent";
         }
         clearTimeout(timer);
         fill();
@@ -88,7 +91,7 @@
       if (found) error.value = found.value;
       refresh(true);
     } catch {
-      if (mine === latest) failed();
+      failed();
     }
   };
   form.addEventListener("input", (event) => {

@@ -1,0 +1,289 @@
+"""The tables of a query: where they are, their columns under one roof, and joins.
+
+Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
+``tests/hostile/test_sql.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from expost.analytics.sql_expressions import Translator
+from expost.analytics.sql_parser import (
+    JoinedTable,
+    SqlQuestion,
+    column_names,
+    parsed_expression,
+    refused,
+    sql_text,
+    sqlglot_module,
+)
+from expost.errors import InvalidInput
+from expost.files import is_database
+from expost.tables.sources import as_table, open_source, without_password
+from expost.tables.typed_columns import columns_words, fetch, ibis_module
+
+_MOST_PUBLIC = 5_000_000  # rows of a public table that is brought to the engine of the private one
+
+
+class Tables:
+    """The sources of a question: names of tables → files, databases, tables in memory."""
+
+    def __init__(self, source: Any) -> None:
+        self._named: dict[str, tuple[Any, str | None]] = {}
+        self._databases: list[str] = []
+        self._only: tuple[Any, str | None] | None = None
+        entries = (
+            source.items()
+            if isinstance(source, Mapping)
+            else [(None, part) for part in _listed(source)]
+        )
+        for name, entry in entries:
+            self._add(None if name is None else str(name), entry)
+        if len(self._named) == 1 and not self._databases:
+            (self._only,) = self._named.values()
+
+    def _add(self, name: str | None, entry: Any) -> None:
+        if isinstance(entry, tuple) and name is not None:  # a source, and its table there
+            self._named[name.lower()] = entry
+            return
+        if isinstance(entry, (str, Path)):
+            text = str(entry)
+            match = re.fullmatch(r"([A-Za-z_]\w*)=(.+)", text) if name is None else None
+            if match and not Path(text).exists():
+                name, text = match[1], match[2]
+            if is_database(text):
+                if name is not None:
+                    self._named[name.lower()] = (text, name)
+                else:
+                    self._databases.append(text)
+                return
+            entry, name = text, name or Path(text).name.partition(".")[0]
+        self._named[(name or "").lower()] = (entry, None)
+
+    def find(self, name: str) -> tuple[Any, str | None]:
+        """Return the source of a table and its name in a database (None for other sources)."""
+        entry = self._named.get(name.lower())
+        if entry is None and len(self._databases) == 1:
+            return self._databases[0], name
+        if entry is None and self._only is not None:
+            entry = self._only
+        if entry is None:
+            known = ", ".join(repr(known) for known in self._named) or "none"
+            raise InvalidInput("source", name, f"no source has this table; there are: {known}")
+        return entry
+
+
+def _listed(source: Any) -> list[Any]:
+    if source is None:
+        raise InvalidInput("source", None, "give a file, a URL or a table")
+    return list(source) if isinstance(source, (list, tuple)) else [source]
+
+
+def private_source_name(data: Any, table: str | None) -> str:
+    """Return what a certificate says about the private source."""
+    if isinstance(data, (str, Path)):
+        text = str(data)
+        shown = without_password(text) if "://" in text else Path(text).name
+        return shown if table is None else f"{shown}, table {table}"
+    return f"{type(data).__module__.split('.')[0]} table"
+
+
+class Scope:
+    """The joined table so far, and where each column of each table is in it."""
+
+    def __init__(self) -> None:
+        self.table: Any = None
+        self._columns: dict[str, dict[str, str]] = {}
+        self._known: list[str] = []  # all columns, for messages
+        self.public: dict[str, Any] = {}  # names in the joined table → columns of a public table
+
+    def renamed(self, alias: str, table: Any, wanted: set[str]) -> Any:
+        """The mentioned columns of a table under names of their own."""
+        number = len(self._columns)
+        self._known += table.columns
+        if alias.lower() in self._columns:
+            raise refused(
+                f"JOIN {alias}", "a table is joined twice: a self join mixes rows of persons"
+            )
+        names = {name: f"t{number}_{index}" for index, name in enumerate(table.columns)}
+        kept = {name: new for name, new in names.items() if name.lower() in wanted}
+        self._columns[alias.lower()] = kept
+        if not kept:
+            raise refused(alias, "no column of this table is used")
+        return table.select(**{new: table[name] for name, new in kept.items()})
+
+    def names(self, alias: str) -> dict[str, str]:
+        """The columns of a table, and their names in the joined table."""
+        return self._columns[alias.lower()]
+
+    def name_of(self, alias: str, name: str) -> str:
+        """The name of a column in the joined table."""
+        if alias and alias.lower() not in self._columns:
+            raise refused(f"{alias}.{name}", f"there is no table {alias!r} in FROM or JOIN")
+        tables = [alias.lower()] if alias else list(self._columns)
+        matches = []
+        for table in tables:
+            own = self._columns[table]
+            exact = [own[name]] if name in own else []
+            matches += exact or [new for old, new in own.items() if old.lower() == name.lower()]
+        if len(matches) > 1:
+            raise refused(name, "several columns have this name: write table.column")
+        if not matches:
+            raise refused(name, f"no table has this column; {columns_words(self._known, name)}")
+        return matches[0]
+
+    def column(self, alias: str, name: str) -> Any:
+        """A column of the joined table."""
+        return self.table[self.name_of(alias, name)]
+
+
+def bare_name(text: str) -> str:
+    """The name of a column without its table."""
+    return text.rpartition(".")[2].strip('"').lower()
+
+
+def check_roles(question: SqlQuestion, public: set[str]) -> None:
+    """One private table; every joined one is declared public."""
+    if question.table.lower() in public:
+        raise refused(
+            f"FROM {question.table}", "put the private table first: FROM private JOIN public"
+        )
+    for join in question.joins:
+        if join.name.lower() == question.table.lower():
+            raise refused(f"JOIN {join.name}", "a self join mixes rows of persons")
+        if join.name.lower() not in public:
+            raise refused(
+                f"JOIN {join.name}",
+                f"only public tables are joined: declare it by --public {join.name}",
+            )
+
+
+def open_private(location: tuple[Any, str | None, str | None], sql: str, user: str) -> Any:
+    """The private table (source, name, delimiter); only columns that are mentioned are read."""
+    data, table, delimiter = location
+    used = list(dict.fromkeys([*column_names(sql), user.rpartition(".")[2]]))
+    if isinstance(data, (str, Path)):
+        return open_source(data, table, delimiter=delimiter, columns=used)
+    return as_table(data, ())
+
+
+def person_column(scope: Scope, user: str, question: SqlQuestion) -> Any:
+    alias, _, name = user.rpartition(".")
+    try:
+        return scope.column(alias or question.alias, name)
+    except InvalidInput:
+        raise InvalidInput(
+            "user", user, f"the table {question.table!r} has no such column"
+        ) from None
+
+
+def join_public(
+    scope: Scope,
+    join: JoinedTable,
+    tables: Tables,
+    translator: Translator,
+    wanted: set[str],
+    private: tuple[Any, str | None, Any],
+) -> None:
+    """Join a public table on columns that are unique in it."""
+    public = _public_table(join, tables, wanted, private)
+    lookup, before = Scope(), scope.table
+    lookup.table = lookup.renamed(join.alias, public, wanted)
+    own = Translator(lookup.column, translator.engine, collated=False)
+    left, right = {}, {}
+    for index, pair in enumerate(join.on):
+        inner, outer = _sides(pair, join, lookup)
+        node = parsed_expression(f"{inner} = {outer}")
+        cells = own.comparable(own.cell(inner), translator.cell(outer), node)
+        right[f"r{index}"], left[f"l{index}"] = (cell.expression for cell in cells)
+    _check_unique(lookup.table.select(**right), join)
+    renamed = scope.renamed(join.alias, public, wanted)
+    columns = {new: lookup.column(join.alias, old) for old, new in scope.names(join.alias).items()}
+    side = lookup.table.select(**columns, **right)
+    main = before.mutate(**left)
+    predicates = [main[f"l{index}"] == side[f"r{index}"] for index in range(len(join.on))]
+    joined = main.join(side, predicates, how=join.how)
+    scope.table = joined.select([*before.columns, *columns])
+    scope.public |= {new: renamed[new] for new in columns}
+
+
+def _public_table(
+    join: JoinedTable, tables: Tables, wanted: set[str], private: tuple[Any, str | None, Any]
+) -> Any:
+    """A public table where the private one is: the same database, or its rows in memory."""
+    data, name = tables.find(join.name)
+    own, own_name, opened = private
+    beside = (
+        isinstance(data, str) and data == own and own_name is not None and not _is_local(opened)
+    )
+    if beside:
+        public = _beside(opened, name)
+    elif isinstance(data, (str, Path)):
+        public = open_source(data, name, columns=sorted(wanted))
+    else:
+        public = as_table(data, ())
+    used = [column for column in public.columns if column.lower() in wanted]
+    if not used:
+        raise refused(f"JOIN {join.name}", "no column of this table is used")
+    public = public.select(used)
+    return public if beside else ibis_module().memtable(_fetched(public, join.name))
+
+
+def _sides(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
+    """The side of the public table, a column of it, and the other one."""
+    exp = sqlglot_module().exp
+    sides = [parsed_expression(text) for text in pair]
+    for inner, outer in (sides, sides[::-1]):
+        if not isinstance(inner, exp.Column) or (
+            inner.table and inner.table.lower() != join.alias.lower()
+        ):
+            continue
+        others = [column.table.lower() for column in outer.find_all(exp.Column)]
+        if join.alias.lower() in others or not (inner.table or all(others) or inner is sides[1]):
+            continue
+        try:
+            lookup.name_of(join.alias, inner.name)
+        except InvalidInput:
+            continue
+        return sql_text(inner), sql_text(outer)
+    raise refused(
+        f"{pair[0]} = {pair[1]}", f"compare a column of {join.name} with the tables before it"
+    )
+
+
+def _is_local(table: Any) -> bool:
+    """Whether a table was brought into memory (SQLite, data frames)."""
+    ops = ibis_module().expr.operations
+    return bool(table.op().find(ops.InMemoryTable))
+
+
+def _beside(private: Any, name: str | None) -> Any:
+    """A table of the same database, on the same connection."""
+    schema, _, bare = (name or "").rpartition(".")
+    backend = private.get_backend()
+    return backend.table(bare, database=schema) if schema else backend.table(bare)
+
+
+def _fetched(public: Any, name: str) -> Any:
+    """The rows of a public table."""
+    try:
+        rows = public.limit(_MOST_PUBLIC + 1).to_pyarrow()
+    except Exception as error:
+        raise InvalidInput("public", name, f"cannot be read: {type(error).__name__}") from None
+    if rows.num_rows > _MOST_PUBLIC:
+        raise InvalidInput("public", name, f"it has more than {_MOST_PUBLIC} rows")
+    return rows
+
+
+def _check_unique(keys: Any, join: JoinedTable) -> None:
+    """Refuse a public table in which the joined columns are not unique; NULL meets nothing."""
+    ibis = ibis_module()
+    for name in keys.columns:
+        keys = keys.filter(keys[name].notnull())
+    repeated = keys.group_by(keys.columns).aggregate(n=ibis._.count())
+    if fetch(repeated.filter(repeated.n > 1).limit(1))["n"]:
+        raise refused(f"JOIN {join.name}", "the columns of ON are not unique in the public table")

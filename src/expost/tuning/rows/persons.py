@@ -1,0 +1,185 @@
+"""Rows of persons: the unit of privacy is a person with any number of rows (``data.user``).
+
+**Who is who.** A person is the text of a cell of the user column (1, 1.0 and "1" are one person). A
+row without a person (a gap, NaN) belongs to nobody and is left out, by itself.
+
+**What a person keeps.** Of the rows that can be used at most r (``max_rows_per_user``): those with
+the smallest hash of the person, the encoded row and its target, and of equal hashes with the
+smallest cells. A person without a usable row keeps one empty place. So what a person keeps is a
+function of this person's rows alone, whatever others have, and in which order rows come.
+
+**Shares.** The k rows that a person keeps have shares that add up to exactly :data:`SHARES`, as
+equal as whole numbers can be. Everything that is made of rows is a sum in which a row counts with
+its share: a row's contribution has norm at most c, so that of a person is a convex combination of
+vectors of norm at most c, and has norm at most c, too (docs/theory.md, "Persons with many rows").
+The number of rows of a person, and of all, is in nothing else.
+
+**Neighbours.** Without ``data.rows`` the list of persons is public ("zero-out"): a person has any
+rows, or only empty ones. The share h of the persons with the smallest public hash is held out; how
+many that are depends on the number of persons alone. With ``data.rows``, the public number of
+persons, a person is there with all rows or not at all ("add-remove"), and goes to scoring by a coin
+that is made of the secret key and the person's own name. In both cases nobody else moves.
+
+**Positions.** How a network's gradient, or a prediction of least squares, is rounded may depend on
+its position in a pass. There :func:`in_slots` gives every person r positions; those that are not
+used have the share 0.
+
+Tests: ``tests/tuning/test_persons.py``, ``tests/theorems/test_persons.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import blake2b
+from math import floor, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.arrays import Array, Integers
+from expost.errors import InvalidInput
+from expost.execution.calls import call_or_failure
+from expost.selection.held_out import SHARES
+from expost.tables.cells import flat, label_text
+from expost.tuning.rows.table_schema import mixed_words
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PersonRows:
+    """The rows that persons keep, person by person, with their shares.
+
+    ``codes`` holds the number of each row's person in ``names``, which are sorted.
+    """
+
+    rows: Array
+    labels: Array
+    shares: Integers
+    codes: Integers
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Array, labels: Array, users: Array, most: int) -> PersonRows:
+        """Choose the rows of each person, of encoded rows with empty places."""
+        codes, names = person_codes(users)
+        empty = np.isnan(labels)
+        owned = np.flatnonzero(codes >= 0)
+        several = np.bincount(codes[owned], ~empty[owned], len(names)) > 1
+        ranked = np.zeros(len(codes), dtype=np.uint64)
+        chosen = owned[several[codes[owned]]]
+        words = name_words(names, b"rows")[codes[chosen]]
+        ranked[chosen] = _row_words(rows[chosen], labels[chosen], words)
+        order = owned[np.lexsort((ranked[owned], empty[owned], codes[owned]))]
+        _break_ties(order, rows, labels, ranked, codes)
+        number = _numbered(codes[order])
+        kept = order[(number < most) & (~empty[order] | (number == 0))]
+        of_row = codes[kept]
+        sizes, number = np.bincount(of_row, minlength=len(names))[of_row], _numbered(of_row)
+        shares = (number + 1) * SHARES // sizes - number * SHARES // sizes
+        return cls(rows[kept], labels[kept], shares, of_row, names)
+
+    def held_out(self, share: float, key: bytes) -> npt.NDArray[np.bool_]:
+        """Return which persons are held out; without a key as many as their number says."""
+        words = name_words(self.names, b"split", key)
+        exact = Fraction(str(share))
+        if key:
+            return np.asarray(words < np.uint64(min(2**64 - 1, round(exact * 2**64))))
+        out = np.zeros(len(words), dtype=bool)
+        out[np.argsort(words, kind="stable")[: floor(len(words) * exact)]] = True
+        return out
+
+    def split(self, out: Array) -> tuple[tuple[Array, Array], tuple[Array, Array], Any]:
+        """Return rows and targets of training and scoring, and the shares of both."""
+        there = out[self.codes]
+        parts = [(self.rows[some], self.labels[some]) for some in (~there, there)]
+        return parts[0], parts[1], (self.shares[~there], self.shares[there])
+
+
+def given_persons(groups: Any, rows: int | None = None) -> Array:
+    """Return the person of each row, as it was passed; ``rows``: their number."""
+    try:
+        users = flat(groups)
+    except InvalidInput:
+        raise InvalidInput("groups", "a table", "give one person per row, a flat array") from None
+    if rows is not None and len(users) != rows:
+        raise InvalidInput("groups", "persons of another number of rows", "give one per row")
+    return users
+
+
+def person_codes(users: Array) -> tuple[Integers, tuple[str, ...]]:
+    """Return the number of each row's person, −1 without one, and the sorted names."""
+    read: dict[Any, Any] = {}
+
+    def text(cell: Any) -> Any:
+        if type(cell) not in (str, int, float):
+            return call_or_failure(label_text, cell)
+        key = (type(cell), cell)
+        if key not in read:
+            read[key] = call_or_failure(label_text, cell)
+        return read[key]
+
+    texts = [text(cell) for cell in users.tolist()]
+    known = {text for text in texts if isinstance(text, str)}
+    names = tuple(sorted(known))
+    numbers: dict[Any, int] = {name: number for number, name in enumerate(names)}
+    codes = [numbers[text] if isinstance(text, str) else -1 for text in texts]
+    return np.array(codes, dtype=np.int64), names
+
+
+def name_words(names: Sequence[str], purpose: bytes, key: bytes = b"") -> Words:
+    """Return a hash of each name; a good one only makes choices fair."""
+    digests = (
+        blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key, person=purpose)
+        for name in names
+    )
+    return np.array([int.from_bytes(digest.digest()) for digest in digests], dtype=np.uint64)
+
+
+def in_slots(
+    rows: Array, labels: Array, shares: Integers, persons: int, most: int
+) -> tuple[Array, Array, Integers]:
+    """Return ``most`` positions for each of so many persons; unused ones have the share 0."""
+    before = np.cumsum(shares) - shares  # the shares of every person add up to SHARES
+    person = before // SHARES
+    position = person * most + _numbered(person)
+    wide = np.zeros((persons * most, *rows.shape[1:]), dtype=rows.dtype)
+    goals, parts = np.full(persons * most, np.nan), np.zeros(persons * most, dtype=np.int64)
+    wide[position], goals[position], parts[position] = rows, labels, shares
+    return wide, goals, parts
+
+
+def _numbered(codes: Integers) -> Integers:
+    """Return 0, 1, 2, … within each run of equal codes."""
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    lengths = np.diff(np.append(starts, len(codes)))
+    return np.asarray(np.arange(len(codes)) - np.repeat(starts, lengths))
+
+
+def _break_ties(
+    order: Integers, rows: Array, labels: Array, ranked: Words, codes: Integers
+) -> None:
+    """Order a person's usable rows of equal hash by their cells.
+
+    A person can make such rows, and the order of a database may depend on the rows of others.
+    """
+    same = (np.diff(codes[order]) == 0) & (np.diff(ranked[order]) == 0)
+    same &= ~np.isnan(labels[order[1:]])
+    if same.any():
+        tied = np.append(same, False) | np.append(False, same)
+        some = order[tied]
+        cells = rows[some].reshape(len(some), prod(rows.shape[1:]))
+        order[tied] = some[np.lexsort((*cells.T, labels[some], ranked[some], codes[some]))]
+
+
+def _row_words(rows: Array, labels: Array, words: Words) -> Words:
+    """Return a hash of each row, its target and the word of its person."""
+    flat = rows.reshape(len(rows), prod(rows.shape[1:]))
+    total = words.copy()
+    for column in (*flat.T, labels):
+        bits = (np.asarray(column, dtype=np.float64) + 0.0).view(np.uint64)  # −0.0 is 0.0
+        total = mixed_words(total + bits)
+    return total

@@ -1,0 +1,138 @@
+"""Several processes on one port and one PostgreSQL: each question once, the budget exact, kills."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from expost.server.people.accounts import Person
+from expost.server.server_settings import ServerSettings
+from expost.server.service import Service
+from expost.server.serving import _follow
+from tests.server.running_server import QUESTION, furnish
+
+ROOT = Path(__file__).parents[2]
+ADA = Person("ada", "auditor")
+EPSILON, COUNT = 0.2, 45  # the cap of bob pays for few of his 30 questions
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started(home: Path, port: int, database: str) -> Iterator[Any]:
+    words = ["server", "start", "--home", str(home), "--port", str(port), "--tick", "0"]
+    words += ["--processes", "2", "--threads", "1", "--pricers", "1", "--quiet"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "EXPOST_DATABASE": database}
+    process = subprocess.Popen([sys.executable, "-m", "expost", *words], env=environment, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(30) in (0, -signal.SIGTERM)
+
+
+def answering(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that answer: children of the first one that listen."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"spawn_main" in command(pid)]
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def call(port: int, token: str, method: str, path: str, body: Any = None, key: str = "") -> Any:
+    """One call on a connection of its own, repeated while processes die."""
+    headers = {"authorization": f"Bearer {token}", "idempotency-key": key or "-"}
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            answer = httpx.request(
+                method, f"http://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60
+            )
+            if answer.status_code < 500:
+                return answer.json()
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_kills_of_workers_lose_and_repeat_nothing(tmp_path: Path, postgres_url: str) -> None:
+    settings = ServerSettings(
+        tmp_path / "home", database=postgres_url, tick=0.0, threads=0, pricers=0
+    )
+    service, port = Service(settings), free_port()
+    tokens = furnish(service, tmp_path)
+    question = QUESTION | {"epsilon": EPSILON}
+
+    def ask(number: int) -> tuple[str, str]:
+        body, who = {"question": question}, "bob" if number % 3 else "ann"
+        view = call(port, tokens[who], "POST", "/api/requests", body, f"key {number}")
+        again = call(port, tokens[who], "POST", "/api/requests", body, f"key {number}")
+        assert view["id"] == again["id"]
+        deadline = time.monotonic() + 90
+        while view["status"] in ("queued", "running"):
+            assert time.monotonic() < deadline, view
+            time.sleep(0.1)
+            view = call(port, tokens[who], "GET", f"/api/requests/{view['id']}")
+        return view["id"], view["status"]
+
+    with started(settings.home, port, postgres_url) as process:
+        call(port, tokens["ada"], "GET", "/api/health")
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, number) for number in range(COUNT)]
+            for place in (0, 1, 0):
+                time.sleep(1.0)
+                before = answering(process)
+                os.kill(before[place % len(before)], signal.SIGKILL)
+            told = dict(asking.result() for asking in asked)
+    assert len(told) == COUNT
+    assert set(told.values()) <= {"done", "refused"}
+    entries = service.entries(ADA, limit=1000)
+    for identity, status in told.items():
+        mine = [entry["action"] for entry in entries if entry["reservation"] == identity]
+        assert mine == (["reserve", "settle"] if status == "done" else [])
+    standing = service._ledgers.ledger.standing("visits").filter
+    settled = [e["detail"]["spent"][0] for e in entries if e["action"] == "settle"]
+    assert standing.settled == (sum(map(Fraction, settled)),)
+    assert standing.held == (0,)
+    assert service._ledgers.ledger.standing("visits", "bob").filter.settled[0] <= 1
+    assert "refused" in told.values()
+    assert service.verify(ADA)["valid"]
+    service.close()
+
+
+def test_workers_end_with_the_first_process() -> None:
+    """The pipe of the first process ends with it, however it ends."""
+    alive, mine = multiprocessing.Pipe(duplex=False)
+    ended: list[tuple[int, int]] = []
+    follower = threading.Thread(target=_follow, args=(alive, lambda *told: ended.append(told)))
+    follower.start()
+    assert not ended
+    mine.close()
+    follower.join(20)
+    assert ended == [(os.getpid(), signal.SIGTERM)]
