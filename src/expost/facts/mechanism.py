@@ -58,11 +58,12 @@ _KIND_SHARE = 0.05  # of the precision is for the kinds of all columns
 _PERSON_SHARE = 0.02  # and for rows per person, where there is a user column
 _NUMBER_WEIGHT = 2.3  # a column of numbers gets so many times what a column of names gets
 _NAME_LOOKS = (1 / 8, 1 / 3, 1.0)  # of the precision of a column, after each look
-_DISTINCT_SHARE = 0.02  # of what is left, at most, is for whether all cells differ
+_DISTINCT_SHARE = 0.02  # of what is given, at most, is for whether all cells differ
 LOOKS = len(_NAME_LOOKS) + 1  # and one with what other columns left
 _FOUND = 2.33  # standard deviations: a name with so many more cells is found with 99 %
 _CLEAR = 2.0  # standard deviations that make a fact clear
 _SURE = 3.0
+_REPEATS = 0.15  # of the cells, clearly fewer: of amounts that are spread thinly a fifth may repeat
 _ROUNDING = 1 + 1e-9
 
 
@@ -314,15 +315,19 @@ def _learn_range(
     if kind == WHOLE_NUMBER and both and min(counts) > _SURE * limits.deviation:
         kind = YES_NO
     elif kind == WHOLE_NUMBER and 0.5 * rows < limits.high - limits.low < 4 * rows:
-        kind = IDENTIFIER if _all_different(column, looks, rows) else kind
+        kind = IDENTIFIER if _all_different(column, looks, cells, looks.left) else kind
     column.facts = ColumnFacts(kind, limits, deviation=limits.deviation)
 
 
-def _all_different(column: _Column, looks: Looks, rows: float) -> bool:
-    """Return whether nearly every cell differs; one person changes their number by one."""
-    counted = np.array([float(column.counts.distinct())])
-    noisy, _ = _spend(column, looks)(counted, min((20 / rows) ** 2, _DISTINCT_SHARE * looks.left))
-    return float(noisy[0]) > 0.8 * rows
+def _all_different(column: _Column, looks: Looks, cells: float, share: float) -> bool:
+    """Return whether clearly few cells repeat another one.
+
+    In doubt they do: a model loses more by a number that is left out than by one too many.
+    """
+    precision = min((40 / cells) ** 2, _DISTINCT_SHARE * share)
+    noisy, deviation = _spend(column, looks)(column.counts.firsts_and_repeats(), precision)
+    firsts, repeats = (float(count) for count in noisy)
+    return repeats + _CLEAR * deviation < _REPEATS * (firsts + repeats)
 
 
 def _learn_names(
@@ -343,7 +348,7 @@ def _learn_names(
             if rest + _CLEAR * doubt < needed:
                 break
         else:
-            column.unique = not column.found and _all_different(column, looks, rows)
+            column.unique = not column.found and _all_different(column, looks, rows, share)
             if not column.unique:
                 unclear.append(column)
     for position, column in enumerate(unclear):

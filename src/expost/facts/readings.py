@@ -79,9 +79,13 @@ class ColumnCounts:
         listed = ((label, int(n)) for label, n in zip(self.labels, self.counts, strict=True))
         return {label: n for label, n in sorted((a, b) for a, b in listed if a is not None) if n}
 
-    def distinct(self) -> int:
-        """Return how many different names occur."""
-        return len(self.names())
+    def firsts_and_repeats(self) -> Floats:
+        """Return how many different names occur, and how many cells repeat one of them.
+
+        A person more changes one of the two by one.
+        """
+        counts = list(self.names().values())
+        return np.array([len(counts), sum(counts) - len(counts)], dtype=np.float64)
 
     def numbers(self, kinds: Sequence[int]) -> tuple[Floats, Floats]:
         """Return the different numbers of some kinds of readings, ascending, and their counts."""
