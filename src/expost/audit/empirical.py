@@ -1,18 +1,15 @@
-"""Run the subject many times on both data sets, in this process or in several.
-
-The runs are divided into chunks; their size does not depend on the number of workers. By default
-every chunk draws from its own source of operating-system entropy. With a simulation seed, the
-randomness of a chunk is determined by the seed, the data set and the number of the chunk, so a test
-gives the same counts on any machine. Workers are spawned, not forked: they import what they need by
-name. Tests: ``tests/audit/test_empirical.py``.
-
-The empirical audit: run a mechanism on two neighbouring data sets and compare with its claim.
+"""The empirical audit: run a mechanism on two neighbouring data sets and compare with its claim.
 
 Source: the ex-post definitions (docs/theory.md), exact binomial bounds (Clopper and Pearson 1934)
 and the Bonferroni correction over all bounds. The events are fixed on pilot runs, which are not
 counted. Assumed: the two data sets are neighbours under the relation of the claim, and the runs
 are independent. Rounding: every bound is rounded towards "consistent". The probability that a true
 claim is reported as violated is at most 1 − confidence.
+
+Runs are divided into chunks, whose size does not depend on the number of workers. Every chunk draws
+from its own source of operating-system entropy, or from a simulation seed, the data set and its
+number, so that a test gives the same counts on any machine. Workers are spawned, not forked.
+
 Tests: ``tests/audit/test_empirical.py`` (false claims are detected, true claims are not reported
 as violated), ``tests/audit/test_bounds.py``.
 """

@@ -4,21 +4,15 @@ An event function maps a released value to a label or to a number. Each label is
 divided at quantiles; if only a few values occur, each value is a cell. The cells are made from the
 pilot runs alone and then fixed: the counted runs do not influence what is counted, as the
 confidence statement requires. Outcomes that the pilot did not see fall into a cell "other" of their
-class.
-
-Which events are tested: all cells, all classes, and the unions of cells that the pilot chose.
-
-Half of the error probability goes to the cells and classes, half to the chosen unions; within each
-half all bounds get an equal share (Bonferroni). The pilot chooses few unions, so their bounds are
-nearly as sharp as if they were the only ones. The other half protects against an unlucky pilot. All
-events are fixed before the counted runs are examined.
+class. Tested are all cells, all classes, and the unions of cells that the pilot chose. Half of the
+error probability goes to the cells and classes, half to the few chosen unions; within each half all
+bounds get an equal share (Bonferroni).
 
 Lower bounds of the privacy loss (:func:`judge`) hold together at the confidence. *(ε̃, δ)*: for
 every event E inside class i, P(E) ≤ e^{ε̃(i)}P′(E) + δ, so ln((P(E) − δ)/P′(E)) is a lower bound of
 any valid ε̃(i). Over all classes, P(U) − Σ_i e^{ε̃(i)}P′(U ∩ i) ≤ δ for every U. *Rényi, order α*:
 Σ_o A^α A′^{1−α} over the outcomes of a class is at least the same sum over cells of the class,
-because a^α b^{1−α} is jointly convex and homogeneous. It increases in a and decreases in b. Lower
-bounds of a and upper bounds of b therefore give a lower bound of the sum.
+because a^α b^{1−α} is jointly convex and homogeneous; it increases in a and decreases in b.
 
 Tests: ``tests/audit/test_empirical.py``, ``tests/audit/test_bounds.py``.
 """

@@ -1,16 +1,12 @@
-"""What can be audited: a selector with its candidates, a mechanism, or a request.
+"""What can be audited: a selector with its candidates, a mechanism, a request, or ``MODULE:NAME``.
 
 A request is a function that returns a release. One observation consists of a *class* of outcomes
 (which candidate won, and the charge that the release states), the released value, and whether it
 passed. A mechanism that raises an error has the outcome FAILED, as in a selection. A request that
-raises an error ends the audit. Tests: ``tests/audit/test_empirical.py``.
+raises an error ends the audit. A subject given by name is imported again by every worker process;
+the name may also refer to a function without arguments that returns a subject.
 
-Subjects given by name, ``MODULE:NAME``; every worker process imports them again.
-
-The module is looked up in a folder, or given as a file. The name may refer to a list of candidates
-(the settings of a selector are then given separately), a pair (selector, candidates), a mechanism,
-a request that returns a release, or a function without arguments that returns one of these.
-Tests: ``tests/cli/test_audit_cli.py``.
+Tests: ``tests/audit/test_empirical.py``, ``tests/cli/test_audit_cli.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Where a ledger is: a file name or a database URL, parsed and checked.
+"""Where a ledger is (a file name or a database URL), and the file of a SQLite ledger.
 
-A URL may hold a password, so no message repeats it. Tests: ``tests/fuzz/test_ledger_urls.py``.
-
-The file of a SQLite ledger: one file has one ledger, under whatever names it is opened.
+A URL may hold a password, so no message repeats it.
 
 SQLite keeps its journal beside the *name* of a file. A second name of the same file (a bind mount
 of a single file, or a name it was renamed to) would miss a journal that a crash left behind. Two
@@ -15,14 +13,13 @@ things that belong to the file itself, and not to a name, make this safe:
   name (folder and file name) whose journal protects the transaction.
 
 A marker that is found while the lock is held was left by a crash. Under the marker's own name,
-SQLite rolls the transaction back. Under any other name, the ledger is refused. A journal without
-a marker is refused as well: the ledger has continued under another name since, and rolling the
-journal back would remove entries. Hard links are refused always, and network file systems unless
+SQLite rolls the transaction back; under any other name, the ledger is refused. So is a journal
+without a marker: the ledger has continued under another name since, and rolling the journal back
+would remove entries. Hard links are refused always, and network file systems unless
 ``EXPOST_LEDGER_NETWORK=1`` is set, because locks and syncing are not reliable there.
 
-The descriptors stay open as long as a ledger uses the file: closing any descriptor of a file drops
-the locks that SQLite holds on it in this process.
-Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``.
+Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``,
+``tests/fuzz/test_ledger_urls.py``.
 """
 
 from __future__ import annotations
@@ -170,6 +167,7 @@ class DatabaseFile:
     _registry = threading.Lock()
 
     def __init__(self, descriptor: int, path: Path, local: bool) -> None:
+        # Kept open: closing any descriptor of a file drops the locks that SQLite holds on it here.
         self._reader = descriptor
         self._writer: int | None = None
         self._path, self._local = path, local

@@ -1,19 +1,14 @@
-"""Sources of random bits: the operating system, or a seeded stream for simulations.
-
-Tests: ``tests/randomness/test_source.py``.
-
-Reproducible randomness for each run, derived from the secret key of its selection.
+"""Sources of random bits: the operating system, the key of a selection, or a seed for simulations.
 
 A selection draws one 256-bit key together with its coins. Run j reads SHAKE-256(seed_j ‖ counter)
 with seed_j = BLAKE2b(j) under that key. A run that was lost with its worker, or with the whole
-program, and is repeated therefore gives the *same* output: nothing is drawn a second time, and the
-place where a run is executed changes nothing.
+program, and is repeated therefore gives the *same* output: nothing is drawn a second time.
 
 Assumption: the noise of the runs is pseudo-random from 256 bits of operating-system entropy. This
 is a computational assumption; the generator of the operating system rests on the same one. The key
 and each seed must be kept as secret as the noise itself.
 
-Tests: ``tests/randomness/test_keyed.py``.
+Tests: ``tests/randomness/test_source.py``, ``tests/randomness/test_keyed.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What may run: mechanisms with their guarantees and public settings.
+"""What may run: mechanisms with their guarantees and public settings; and checks of settings.
 
 Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
-
-Checks of settings that selectors share.
 """
 
 from __future__ import annotations

@@ -1,33 +1,20 @@
 """Any statistic of known sensitivity, followed by post-processing, searched from coarse to fine.
 
 A :class:`NoisePath` is a vector statistic, its sensitivity, and a function that turns a noisy value
-of it into an output: parameters of a model, principal components, a table. :meth:`NoisePath.levels`
-makes one candidate per privacy level, and :class:`PathSearch` looks at the levels from coarse to
-fine until an output reaches a goal. Only the last level that was looked at is paid.
+of it into an output. :meth:`NoisePath.levels` makes one candidate per privacy level, and
+:class:`PathSearch` looks at the levels from coarse to fine until an output reaches a goal. Only the
+last level that was looked at is paid; a miss is a stop at the last one. Proofs: docs/theory.md,
+"Vector statistics with exact rounded Gaussians", "One δ for all looks", "Stopping under zCDP".
 
-**Gaussian paths** (Whitehouse et al. 2022). Level i allows μ_i-Gaussian DP, μ_1 < μ_2 < …. Look j
-releases y_j = round(s + σ_j·z_j), a rounding of exactly normal noise
-(:mod:`expost.randomness.exact_gaussian`), with (Δ/σ_j)² ≤ μ_j² − μ_{j−1}². The output of level i is
-made of the inverse-variance average of y_1, …, y_i. These are post-processing of independent
-Gaussian releases whose squared μ add up to at most μ_i², so all looks up to level i are together
-μ_i-Gaussian DP. Nothing of a finer level exists before it is looked at.
+**Gaussian paths** (Whitehouse et al. 2022). Look j releases y_j = round(s + σ_j·z_j), a rounding of
+exactly normal noise, with (Δ/σ_j)² ≤ μ_j² − μ_{j−1}², so all looks up to level i are together
+μ_i-Gaussian DP. The output of level i is made of the inverse-variance average of y_1, …, y_i.
+Nothing of a finer level exists before it is looked at. Under (ε, δ) level i is charged ε_i, with
+one δ for all levels (:func:`expost.privacy.profiles.stopped_delta`); under zCDP ρ_i.
 
-**Claim under (ε, δ).** Level i is (ε_i, δ_i)-DP, exactly converted
-(:mod:`expost.privacy.profiles`). Stopping at i is a function of what was released up to
-level i and of coins, so the outcomes "stopped at i" satisfy P(S) ≤ e^{ε_i}·P′(S) + δ_i for every
-set S of them. Summed over i, the search is ex-post (ε_i, Σ_j δ_j)-DP. It is charged less than the
-sum: what a rule gains by stopping at i it loses at later levels
-(:func:`expost.privacy.profiles.stopped_delta`). A *miss* is
-the outcome of having looked at all levels. It is a stop at the last one: it costs this level, and
-releases its output. Under zCDP level i is charged ρ_i (the moment of order α times
-e^{−α(α−1)ρ_i} is a supermartingale; docs/theory.md, "Stopping under zCDP"), and under pure DP
-(Laplace) ε_i.
-
-**Laplace paths** (:func:`expost.randomness.samplers.laplace_paths`). The statistic is rounded
-to a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
-discrete Laplace noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded statistic.
-
-Held-out rows can decide where to stop: :mod:`expost.selection.held_out`.
+**Laplace paths** (:func:`expost.randomness.samplers.laplace_paths`), pure DP: level i is charged
+ε_i. The statistic is rounded to a lattice of step u, the largest power of two that is at most
+2^{−10}·Δ/d in d dimensions, and noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded one.
 
 Tests: ``tests/selection/test_noise_path.py`` (the law of what leaves, by enumeration).
 """

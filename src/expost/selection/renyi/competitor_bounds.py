@@ -10,16 +10,12 @@ moment contains one factor for each competitor; the factor of j is at most exp F
     F = −m_α·ln(1 − K_j·u), with m_α = ((α−1)/α)^{2α−1}.
 ``sharp``
     F = max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve, with p = β/(β−1),
-    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s}.
+    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s} (:func:`highest`).
 
-All three fall as the level grows, so the value at the first level of a cell bounds the cell. The
-maximum of ``sharp`` is bracketed by bisection: with b_l ≤ b* ≤ b_r it is at most
-α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). The bracket is checked after the bisection, so the bound does
-not depend on how it was found. Rounding: every bound is padded up by 2^{−44} of the terms of its
-sum, and by the effect of rounding on ln(1−·) for a probability near 1. The error budget of the
-bracket is stated in :func:`highest`.
-
-Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
+All three fall as the level grows, so the value at the first level of a cell bounds the cell. Every
+bound is padded up by 2^{−44} of the terms of its sum, and by the effect of rounding on ln(1−·) for
+a probability near 1. Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``,
+``tests/selection/test_competitor_bounds.py``.
 """
 
 from __future__ import annotations

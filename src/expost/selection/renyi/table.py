@@ -1,23 +1,17 @@
-"""From candidates with Rényi guarantees to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges: the least of what is proven.
 
-The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
-each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
-
-Pure and zCDP guarantees take part with the curves that they imply. The drop rates γ_j are free; by
-default they are proportional to the candidates' divergences. The drop level is a multiple of a
-step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
-exact. Charges are rounded up.
-
-It is assumed that each candidate keeps its curve. Tests: ``tests/theorems/test_renyi.py``,
-``tests/selection/test_renyi_charges.py``.
-
-The least of what is proven, outcome by outcome or for all outcomes at once.
+The steps are: read all curves at common orders, choose the drop rates and the weights, price each
+group (:mod:`expost.selection.renyi.sharp_charges`), and build the table. The drop rates γ_j are
+free; by default they are proportional to the candidates' divergences. The drop level is a multiple
+of a step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin
+is exact. Charges are rounded up. It is assumed that each candidate keeps its curve.
 
 A stand-alone (ε̃, δ) claim gives outcome i a share w_i of δ, with Σ w_i ≤ 1. Bounds that keep to
 the same shares may be chosen outcome by outcome; a bound for all outcomes together replaces all of
-them or none. At a fixed Rényi order the weights play the part of the shares. Proofs:
-docs/theory.md, "The least of all bounds" and "Two elementary bounds". Tests:
-``tests/theorems/test_elementary_bounds.py``, ``tests/selection/test_least_charges.py``.
+them or none (docs/theory.md, "The least of all bounds", "Two elementary bounds").
+
+Tests: ``tests/theorems/test_renyi.py``, ``tests/theorems/test_elementary_bounds.py``,
+``tests/selection/test_renyi_charges.py``, ``tests/selection/test_least_charges.py``.
 """
 
 from __future__ import annotations
