@@ -130,24 +130,15 @@ class RenyiBudget(Budget):
         epsilon, delta : float
             The guarantee that everything the budget admits must satisfy.
         orders : sequence of float
-            Rényi orders, each above 1, in increasing order. Orders that cannot have a positive
-            limit are left out.
-        rule : {"all", "any"}, default "all"
-            Whether every order must stay within its limit, or at least one of them.
-        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
-            The neighbouring relation of all charges.
+            Rényi orders, each above 1, in increasing order. Those that cannot have a positive limit
+            are left out; if there is no other, InvalidInput is raised.
+        rule, neighbours : str
+            As in :class:`RenyiBudget`.
 
-        Raises
-        ------
-        InvalidInput
-            No listed order can have a positive limit.
-
-        Notes
-        -----
-        ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all orders, such
-        that Σ w_α·δ_α ≤ δ. ``all``: the limits are the zCDP-like curve αρ for the largest ρ that
-        implies (ε, δ) at the best listed order. A single order gets the limit of the tight
-        conversion.
+        Notes ----- ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all
+        orders, such that Σ w_α·δ_α ≤ δ. ``all``: the limits are the zCDP-like curve αρ for the
+        largest ρ that implies (ε, δ) at the best listed order. A single order gets the limit of the
+        tight conversion.
         """
         check_limit(epsilon, "epsilon")
         check_delta_limit(delta)

@@ -192,20 +192,9 @@ class Budget(ABC):
         return self._guarantee(*(guaranteed(limit) for limit in self.limits), self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
-        """Return an amount as floats, for display and for JSON.
+        """Return an amount as floats, for display and for JSON: one, or a dict of several.
 
-        Parameters
-        ----------
-        amount : tuple of Fraction
-            One exact number per limit.
-        up : bool, default True
-            Round up, as charged amounts need. Pass False for amounts that remain.
-
-        Returns
-        -------
-        float or dict
-            A float if the budget has one limit. Otherwise a dict with the keys ``epsilon`` and
-            ``delta``, or ``orders`` and ``epsilons``.
+        ``up`` rounds up, as charged amounts need; pass False for amounts that remain.
         """
         shown = [displayed(number, up) for number in amount]
         return shown[0] if len(shown) == 1 else dict(zip(self._counted, shown, strict=True))

@@ -404,22 +404,15 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
 
     Parameters
     ----------
-    epsilon : float
-        The target ε > 0, finite.
-    delta : float
-        The target δ, 0 < δ < 1.
+    epsilon, delta : float
+        The target: ε > 0, finite, and 0 < δ < 1.
     neighbours : str, default "add-remove"
         The neighbouring relation, ``"add-remove"`` or ``"replace"``.
 
     Returns
     -------
     ZCDP
-        A guarantee that never exceeds the target and is within 1e-9 of it.
-
-    Raises
-    ------
-    InvalidInput
-        If the target is not valid.
+        The largest ρ that the tight conversion admits, to within 1e-9; it never exceeds the target.
     """
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")

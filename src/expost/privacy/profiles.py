@@ -18,7 +18,7 @@ a relative 2^{−53} at most (0 < 1/R(x) − x < 1/x) and −u²/2 by 2^{−52}�
 below 3·10⁻¹⁵ (:func:`_mills`). Twice that is added for each term, and 10⁻¹⁵·(10 + u²) to ln δ.
 
 **Privacy profiles**: a bound of δ(ε) = max Σ (P − e^ε·P′)₊ over both orders of a pair of
-neighbours, for every ε. A profile says more than a Rényi curve, errs upwards and does not rise with ε. It
+neighbours, for every ε. It says more than a Rényi curve, errs upwards and does not rise with ε. It
 belongs to one request: a ledger never adds profiles, because the sum is not valid for requests that
 are chosen adaptively.
 

@@ -186,16 +186,12 @@ on_fork(after_in_child=_renew_lock)
 class KeyedRandomness(Randomness):
     """A deterministic stream of random bits from a 32-byte seed.
 
-    It protects data only as long as its seed is secret. An instance that a user creates counts as
-    simulated, and selectors refuse it like any seeded source. Only :class:`RunKey` creates
-    instances that count as protecting.
+    It protects data only as long as its seed is secret. Selectors refuse an instance that a user
+    creates, like any seeded source; only :class:`RunKey` makes instances that count as protecting.
 
-    ``seed``: 32 bytes. Raises InvalidInput: ``seed`` is not 32 bytes long.
-
-    Threads share one buffer under a lock. No two threads read the same bytes, but the order in
-    which they read decides which bytes each one gets. A mechanism whose output must be the same
-    when it is repeated must read from one thread. A forked child switches to a stream of its own,
-    derived from the seed and fresh entropy, so that parent and child never share a bit.
+    Threads share one buffer under a lock: no two read the same bytes, but their order decides which
+    bytes each one gets, so a mechanism that must repeat its output reads from one thread. A forked
+    child switches to a stream of its own, from the seed and fresh entropy: no bit is shared.
     """
 
     simulated = True

@@ -63,13 +63,7 @@ class RunCount(ABC):
 
     @abstractmethod
     def theorem(self, kind: str) -> str:
-        """Return the result that the charges rest on.
-
-        Parameters
-        ----------
-        kind : {"pure", "renyi", "approx"}
-            Which of the three charges is meant.
-        """
+        """Return the result that the charge of a kind ("pure", "renyi", "approx") rests on."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:

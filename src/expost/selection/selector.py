@@ -59,29 +59,10 @@ runs' randomness."""
 class Selector(ABC):
     """Base class of the private selection algorithms.
 
-    A subclass is a frozen dataclass of public settings. It defines:
-
-    ``_price``
-        the charge of every outcome;
-    ``_draw``
-        the coins, drawn without looking at data;
-    ``_runs``
-        the runs that follow from the coins;
-    ``_rule``
-        which run is released;
-    ``_theorem``
-        the result that the claim rests on.
-
-    Attributes
-    ----------
-    name : str
-        Name of the selector in certificates.
-    takes_queries : bool
-        Whether candidates may be bare ``Query`` objects.
-    runs_here : bool
-        Whether runs are made in this process, one after the other, also with an executor.
-    at_least : float or None
-        The score that a run must reach to pass.
+    A subclass is a frozen dataclass of public settings with five methods: ``_price``, ``_theorem``,
+    ``_draw``, ``_runs`` and ``_rule``. ``name`` stands in certificates; ``takes_queries``:
+    candidates may be bare ``Query`` objects; ``runs_here``: runs are made in this process, also
+    with an executor; ``at_least``: the score that a run must reach to pass.
     """
 
     name: ClassVar[str]

@@ -165,13 +165,10 @@ def sharpest_charges(
 ) -> Priced:
     """Search the best order and shift of every outcome.
 
-    Notes
-    -----
-    For fixed orders β of the competitors the charge of an outcome, as a function of α−1 and
-    (α−1)·s, is a jointly convex function divided by α−1, so it has a single valley
-    (docs/theory.md). The valley can be narrow: DP-SGD curves explode beyond one order. So the
-    search begins at the best point of a guide that looks at *every* order, and goes downhill from
-    there. ``tests/selection/test_renyi_charges.py`` compares it with all orders and all shifts.
+    The charge has a single valley (docs/theory.md, "One valley"), which can be narrow: DP-SGD
+    curves explode beyond one order. So the search begins at the best point of a guide that looks at
+    *every* order, and goes downhill. ``tests/selection/test_renyi_charges.py`` compares it with all
+    points.
     """
     allowed = list(range(len(problem.orders))) if indices is None else list(indices)
     search = _Search(problem, allowed)

@@ -308,14 +308,11 @@ _LATER = 12  # about this many larger orders are tried for charges at a fixed or
 
 
 def standalone_charges(problem: Problem) -> Priced:
-    """Return the charges of an (ε̃, δ) claim: the least of what is proven.
+    """Return the charges of an (ε̃, δ) claim: the least of what is proven (docs/theory.md).
 
-    (T1) at every order, (T3), and composition of what an outcome depends on all give outcome i a
-    hockey stick of at most its share w_i·δ. The shares sum to at most 1, so any of them may be
-    taken outcome by outcome. Composition of all copies bounds all outcomes together, without
-    shares; so it replaces the charges of all candidates at once, if it is below every one of them.
-    "Nothing" is charged by (T3), needs no δ, and may stand beside both. The published bound need
-    not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
+    (T1), (T3), and composition of what an outcome depends on give outcome i at most its share
+    w_i·δ, so any of them may be taken outcome by outcome. Composition of all copies has no shares,
+    so it replaces the charges of all candidates at once. (T1) is never above the published bound.
     """
     if not problem.profiles:
         return sharpest_charges(problem)
@@ -356,18 +353,12 @@ def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -
 
 
 def charges_at_order(problem: Problem, index: int) -> Priced:
-    """Return the charges at one order: the least of what is proven.
+    """Return the charges at one order: the least of what is proven (docs/theory.md).
 
-    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
-
-    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
-      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
-      order: the one with the least expected charge under the weights is used.
-    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
-      the moment of everything that can be released. It replaces the charges of all candidates at
-      once, if it is below every one of them; "nothing" keeps its own charge and weight.
-
-    The bound as published (method "paper") stays as it was published.
+    Ex-post Rényi DP at a *larger order* implies it here with the same charges (Lyapunov); all
+    outcomes must take their charge from one order, that with the least expected charge. *Plain
+    composition* of all copies replaces the charges of all candidates at once. The bound as
+    published (method "paper") stays as it was published.
     """
     here = sharpest_charges(problem, [index])
     if problem.method == "paper":
