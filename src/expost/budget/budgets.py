@@ -46,7 +46,7 @@ from expost.privacy.guarantees import (
     PureDP,
     RenyiDP,
 )
-from expost.rationals import pad_up, round_down, set_fields
+from expost.rationals import from_record, pad_up, round_down, set_fields
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,9 @@ class RenyiBudget(Budget):
         rule, neighbours : str
             As in :class:`RenyiBudget`.
 
-        Notes ----- ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all
+        Notes
+        -----
+        ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all
         orders, such that Σ w_α·δ_α ≤ δ. ``all``: the limits are the zCDP-like curve αρ for the
         largest ρ that implies (ε, δ) at the best listed order. A single order gets the limit of the
         tight conversion.
@@ -336,13 +338,9 @@ def as_budget(budget: Budget | Guarantee) -> Budget:
 
 def budget_from_dict(record: Mapping[str, Any]) -> Budget:
     """Return the budget that :meth:`Budget.as_dict` wrote."""
-    kinds: dict[str, type[Budget]] = {
-        cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)
-    }
+    kinds = {cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)}
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
     }
-    kind = values.pop("kind", None)
-    if kind not in kinds:
-        raise InvalidInput("kind", kind, "give one of " + ", ".join(kinds))
-    return kinds[kind](**values)
+    budget: Budget = from_record(values, kinds, "budget")
+    return budget

@@ -36,7 +36,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from expost.errors import LedgerError, MissingExtra
+from expost.errors import LedgerError, import_extra
 from expost.files import lock_file, read_at, unlock_file, write_at
 
 _SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
@@ -47,7 +47,7 @@ class Location:
     """The place of a ledger: a file name, sqlite:///file or postgresql://user@host/database."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.sql = _sqlalchemy()
+        self.sql = import_extra("sqlalchemy", "sqlalchemy", "sql")
         try:
             self.url = _parse(self.sql, url)
         except (self.sql.exc.ArgumentError, ValueError):
@@ -109,15 +109,6 @@ class Location:
             return
         except OSError as error:
             raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
-
-
-def _sqlalchemy() -> Any:
-    """The sqlalchemy package, imported at first use."""
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra("sqlalchemy", "sql") from None
-    return sqlalchemy
 
 
 def _parse(sql: Any, url: str | os.PathLike[str]) -> Any:

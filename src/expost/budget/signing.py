@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.files import canonical, read_small, require_private
 
 if TYPE_CHECKING:
@@ -32,11 +32,8 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 def _ed25519() -> Any:
     """The Ed25519 module of the cryptography package, imported at first use."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError:
-        raise MissingExtra("cryptography", "sign") from None
-    return ed25519
+    module = "cryptography.hazmat.primitives.asymmetric.ed25519"
+    return import_extra(module, "cryptography", "sign")
 
 
 class SigningKey:

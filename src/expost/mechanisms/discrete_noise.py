@@ -180,9 +180,14 @@ class DiscreteNoise(ABC):
     def output_scale(self) -> float:
         """The scale or standard deviation of the noise in the unit of the query."""
 
-    @abstractmethod
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         """Return independent noise for ``count`` values, in steps of the grid."""
+        laplace = self.law == "laplace"
+        if count == 1:  # without a table
+            draw = coins.discrete_laplace if laplace else coins.discrete_gaussian
+            return [draw(self.spread, randomness)]
+        draws = samplers.discrete_laplaces if laplace else samplers.discrete_gaussians
+        return [int(z) for z in draws(self.spread, count, randomness)]
 
     def __call__(self, data: Any, randomness: Randomness) -> Estimate | list[Estimate]:
         """Return the query on ``data`` with fresh noise; see :meth:`answer`."""
@@ -237,11 +242,6 @@ class DiscreteLaplace(DiscreteNoise):
     def output_scale(self) -> float:
         return round_up(self.spread * self.query.unit)
 
-    def noise(self, count: int, randomness: Randomness) -> list[int]:
-        if count == 1:
-            return [coins.discrete_laplace(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_laplaces(self.spread, count, randomness)]
-
 
 @dataclass(frozen=True)
 class DiscreteGaussian(DiscreteNoise):
@@ -282,11 +282,6 @@ class DiscreteGaussian(DiscreteNoise):
     @property
     def output_scale(self) -> float:
         return math.sqrt(self.spread * self.query.unit**2)
-
-    def noise(self, count: int, randomness: Randomness) -> list[int]:
-        if count == 1:
-            return [coins.discrete_gaussian(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_gaussians(self.spread, count, randomness)]
 
 
 def _rational(value: Any) -> Fraction:

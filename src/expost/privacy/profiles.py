@@ -49,6 +49,7 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
+    from_record,
     pad_up,
     round_down,
     round_up,
@@ -472,17 +473,7 @@ _KINDS: dict[str, type[Any]] = {
 
 def profile_from_dict(record: Mapping[str, Any]) -> Profile:
     """Read a profile that ``as_dict`` wrote; refuse what it would not write."""
-    values = dict(record)
-    kind = values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise InvalidGuarantee("profile", kind, "give one of " + ", ".join(_KINDS))
-    try:
-        profile: Profile = _KINDS[kind](**values)
-    except TypeError:
-        expected = ", ".join(field.name for field in fields(_KINDS[kind]))
-        raise InvalidGuarantee(
-            "profile", sorted(values), f"a profile of kind {kind!r} has the fields {expected}"
-        ) from None
+    profile: Profile = from_record(record, _KINDS, "profile")
     return profile
 
 

@@ -38,10 +38,6 @@ class Attempt:
     repeats: int
     delta_share: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record in plain JSON types."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Ladder:
@@ -134,7 +130,7 @@ class Schedule:
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Return the attempts in plain JSON types."""
-        return [attempt.as_dict() for attempt in self.attempts]
+        return [dict(vars(attempt)) for attempt in self.attempts]
 
 
 def level_of(candidate: Candidate) -> float:

@@ -99,17 +99,7 @@ class DroppingSelector(Selector):
 
     def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
         """Return the problem that the Rényi pricing solves. No data is read."""
-        rated, claim = self._rated(candidates)
-        return renyi_problem(
-            candidates,
-            rated,
-            claim,
-            overhead=float(self.overhead),
-            minimum=self.minimum_drop_level,
-            allow_nothing=self._may_release_nothing,
-            earlier_only=self.earlier_only,
-            weights=self.weights,
-        )
+        return renyi_problem(self, candidates, *self._rated(candidates))
 
     def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
         """Return the Rényi charges with the order and shift behind each. No data is read."""

@@ -7,7 +7,6 @@ the tests are stated in :class:`RepeatAndSelect` and in the laws of the number o
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,46 +31,8 @@ from expost.selection.drop_law import ChargeKind
 from expost.selection.selector import Draws, Selector
 
 
-class RunCount(ABC):
-    """Base class of the laws of K, the number of runs."""
-
-    @abstractmethod
-    def draw(self, randomness: Randomness) -> int:
-        """Draw K exactly."""
-
-    @abstractmethod
-    def pure_charge(self, epsilon: Fraction) -> float:
-        """Return the ε of the selection if each run guarantees ``epsilon``, rounded up."""
-
-    @abstractmethod
-    def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """Return the curve of the selection if each run guarantees ``curve``, padded up."""
-
-    @abstractmethod
-    def approx_charge(self, guarantee: ApproxDP) -> ApproxDP:
-        """Return the (ε, δ) of the selection if each run guarantees (ε, δ), padded up."""
-
-    @property
-    @abstractmethod
-    def mean(self) -> float:
-        """The expected number of runs."""
-
-    @property
-    @abstractmethod
-    def deviation(self) -> float:
-        """The standard deviation of the number of runs."""
-
-    @abstractmethod
-    def theorem(self, kind: str) -> str:
-        """Return the result that the charge of a kind ("pure", "renyi", "approx") rests on."""
-
-    @abstractmethod
-    def as_dict(self) -> dict[str, Any]:
-        """Return the law in plain JSON types."""
-
-
 @dataclass(frozen=True)
-class TruncatedNegativeBinomial(RunCount):
+class TruncatedNegativeBinomial:
     """Papernot and Steinke's truncated negative binomial law on K ≥ 1.
 
     Parameters
@@ -203,7 +164,7 @@ class TruncatedNegativeBinomial(RunCount):
 
 
 @dataclass(frozen=True)
-class Poisson(RunCount):
+class Poisson:
     """A Poisson number of runs.
 
     K = 0 is possible; then nothing is released. This outcome is free, except under Rényi DP.
@@ -275,6 +236,10 @@ class Poisson(RunCount):
     def as_dict(self) -> dict[str, Any]:
         """Return the law in plain JSON types."""
         return {"law": "poisson", "expected": float(self.expected)}
+
+
+RunCount = TruncatedNegativeBinomial | Poisson
+"""The laws of K, the number of runs."""
 
 
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:

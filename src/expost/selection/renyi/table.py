@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from expost.selection.renyi.sharp_charges import (
     price_by_profiles,
     sharpest_charges,
 )
+
+if TYPE_CHECKING:
+    from expost.selection.random_dropping import DroppingSelector
 
 _STEPS = 256  # at least this many lattice steps in a natural shift
 
@@ -144,17 +148,11 @@ class RenyiTable:
 
 
 def renyi_problem(
-    candidates: Sequence[Candidate],
-    rated: Rated,
-    claim: ChargeKind,
-    *,
-    overhead: float,
-    minimum: int,
-    allow_nothing: bool,
-    earlier_only: bool,
-    weights: Sequence[float] | None,
+    selector: DroppingSelector, candidates: Sequence[Candidate], rated: Rated, claim: ChargeKind
 ) -> Problem:
-    """Return the pricing problem of Algorithm 3, or of Algorithm 2 if ``earlier_only``."""
+    """Return the pricing problem of Algorithm 3, or of Algorithm 2 (``earlier_only``)."""
+    overhead, minimum = float(selector.overhead), selector.minimum_drop_level
+    earlier_only, allow_nothing = selector.earlier_only, selector._may_release_nothing
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
@@ -165,7 +163,7 @@ def renyi_problem(
         allow_nothing and not earlier_only and (claim.delta is None or claim.method == "paper")
     )
     log_weights, log_weight_nothing = _weights(
-        rated.groups, candidates, log_keep, copies, weights, weigh_nothing
+        rated.groups, candidates, log_keep, copies, selector.weights, weigh_nothing
     )
     return Problem(
         orders=rated.orders,
