@@ -23,7 +23,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
@@ -34,7 +34,12 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.audit.clopper_pearson import Counts, clopper_pearson
-from expost.audit.report import ApproxClaims, JointFinding, RenyiClaims
+from expost.audit.report import (
+    ApproxClaims,
+    JointFinding,
+    OutcomeFinding,
+    RenyiClaims,
+)
 from expost.audit.subjects import Observation, OutputKey
 from expost.errors import InvalidInput
 from expost.mechanisms.protocol import FAILED, NOTHING
@@ -42,6 +47,7 @@ from expost.mechanisms.protocol import FAILED, NOTHING
 Events = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 """A function of the value, or named predicates; the predicates that hold form the label."""
 
+SIDES = ("data", "neighbour")
 FEW_VALUES = 16
 QUANTILES = 16
 MOST_LABELS = 64
@@ -361,8 +367,7 @@ def _best_prefixes(
         clopper_pearson(here, runs, _PILOT_TAIL)[0],
         clopper_pearson(there, runs, _PILOT_TAIL)[1],
     )
-    with np.errstate(divide="ignore"):
-        bounds = np.log(np.maximum(low - delta, 0.0)) - np.log(high)
+    bounds = _log_ratio(low, high, delta)
     ends = np.cumsum([len(cells) for cells in ordered])
     for (index, side, _), cells, values in zip(
         wanted, ordered, np.split(bounds, ends[:-1]), strict=True
@@ -403,17 +408,6 @@ def event_counts(counts: Counts, unions: Sequence[Indices], side: int) -> Counts
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best lower bound of a class, its claim, the event, and where that is more likely."""
-
-    claimed: float
-    lower_bound: float
-    event: str
-    side: int
-    order: float | None = None
-
-
-@dataclass(frozen=True)
 class Bounded:
     """Simultaneous bounds, data sets × events, for cells, whole classes and chosen unions."""
 
@@ -444,24 +438,34 @@ def judge(
     family: EventFamily,
     claims: ApproxClaims | RenyiClaims,
     confidence: float,
-) -> tuple[list[Found], list[JointFinding]]:
+) -> tuple[list[OutcomeFinding], list[JointFinding]]:
     """Return the best lower bound of each class, and those for all outcomes together."""
     bounds = bounded(counts, runs, family, confidence)
+    nothing_shown = []
+    for key, members in zip(cells.keys, family.members, strict=True):
+        here, there = counts[:, members].sum(axis=1).tolist()
+        nothing_shown.append(OutcomeFinding(key.index, 0.0, 0.0, "", SIDES[0], (here, there)))
     if isinstance(claims, RenyiClaims):
-        return _judge_renyi(bounds, cells, family, claims)
+        return _judge_renyi(nothing_shown, bounds, cells, family, claims)
     _, chosen = family.tails(confidence)
     bests = [
-        _judge_class(index, bounds, cells, family, claims) for index in range(len(family.members))
+        _judge_class(finding, index, bounds, cells, family, claims)
+        for index, finding in enumerate(nothing_shown)
     ]
     return bests, [_judge_joint(counts, runs, family, side, claims, chosen) for side in (0, 1)]
 
 
 def _judge_class(
-    index: int, bounds: Bounded, cells: Cells, family: EventFamily, claims: ApproxClaims
-) -> Found:
+    best: OutcomeFinding,
+    index: int,
+    bounds: Bounded,
+    cells: Cells,
+    family: EventFamily,
+    claims: ApproxClaims,
+) -> OutcomeFinding:
     """Find the event of a class that gives the largest lower bound of its ε̃."""
-    members, claimed = family.members[index], float(claims.epsilons[index])
-    best = Found(claimed, 0.0, "", 0)
+    members = family.members[index]
+    best = replace(best, claimed=float(claims.epsilons[index]))
     for side in (0, 1):
         events = [(bounds.class_low[side, index], bounds.class_high[1 - side, index], members)]
         low, high = bounds.cell_low[side, members], bounds.cell_high[1 - side, members]
@@ -479,7 +483,8 @@ def _judge_class(
         for lower, upper, event in events:
             value = float(_log_ratio(lower, upper, claims.delta))
             if value > best.lower_bound:
-                best = Found(claimed, value, _words(cells, event, len(members)), side)
+                words = _words(cells, event, len(members))
+                best = replace(best, lower_bound=value, event=words, side=SIDES[side])
     return best
 
 
@@ -516,10 +521,14 @@ def _judge_joint(
 
 
 def _judge_renyi(
-    bounds: Bounded, cells: Cells, family: EventFamily, claims: RenyiClaims
-) -> tuple[list[Found], list[JointFinding]]:
+    nothing_shown: Sequence[OutcomeFinding],
+    bounds: Bounded,
+    cells: Cells,
+    family: EventFamily,
+    claims: RenyiClaims,
+) -> tuple[list[OutcomeFinding], list[JointFinding]]:
     """Bound the Rényi moments of each class, and their sum, at every order and direction."""
-    bounds_of: list[list[Found]] = [[] for _ in family.members]
+    bounds_of: list[list[OutcomeFinding]] = [[] for _ in family.members]
     joint: list[JointFinding] = []
     for number, order in enumerate(claims.orders):
         for side in (0, 1):
@@ -528,8 +537,9 @@ def _judge_renyi(
                 claimed = float(claims.charges[number, index])
                 total += weight(moment - (order - 1) * claimed)
                 value = max(0.0, moment / (order - 1))
+                shown = {"event": event if value > 0 else "", "side": SIDES[side], "order": order}
                 bounds_of[index].append(
-                    Found(claimed, value, event if value > 0 else "", side, order)
+                    replace(nothing_shown[index], claimed=claimed, lower_bound=value, **shown)
                 )
             joint.append(JointFinding(1.0, total, order))
     return [max(candidates_, key=_tightness) for candidates_ in bounds_of], joint
@@ -560,7 +570,7 @@ def _log_moment(low: Floats, high: Floats, order: float) -> Floats:
         return np.asarray(order * np.log(low) - (order - 1) * np.log(high))
 
 
-def _tightness(bound: Found) -> float:
+def _tightness(bound: OutcomeFinding) -> float:
     """Return lower bound / claim; ∞ if a claim of 0 is exceeded."""
     if bound.claimed > 0:
         return bound.lower_bound / bound.claimed

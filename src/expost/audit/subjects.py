@@ -59,6 +59,13 @@ class Observation(NamedTuple):
 class Subject(ABC):
     """Something that can be run many times. Subjects are pickled for worker processes."""
 
+    origin: tuple[Reference, Options] | None = None
+
+    def __reduce__(self) -> Any:
+        if self.origin is not None:
+            return named_subject, self.origin
+        return super().__reduce__()
+
     @abstractmethod
     def observe(self, data: Any, randomness: Randomness) -> Observation:
         """Run once."""
@@ -100,7 +107,9 @@ class Selection(Subject):
             for index in indices
         }
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Any:
+        if self.origin is not None:
+            return super().__reduce__()
         parts = [_parts(candidate) for candidate in self._candidates]
         return (_selection, (self._selector, parts, self._score, self._claim))
 
@@ -381,29 +390,11 @@ class Options:
         return PureDP(self.epsilon) if self.delta is None else ApproxDP(self.epsilon, self.delta)
 
 
-class NamedSubject(Subject):
-    """The subject that a reference names. It is pickled as the reference."""
-
-    def __init__(self, reference: Reference, options: Options) -> None:
-        self._reference, self._options = reference, options
-        self._subject = _resolve(reference.load(), options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (NamedSubject, (self._reference, self._options))
-
-    @property
-    def is_selection(self) -> bool:
-        """Whether the subject is a selector with its candidates."""
-        return isinstance(self._subject, Selection)
-
-    def observe(self, data: Any, randomness: Randomness) -> Observation:
-        return self._subject.observe(data, randomness)
-
-    def known(self) -> Any:
-        return self._subject.known()
-
-    def claim_for(self, key: Any) -> Guarantee | None:
-        return self._subject.claim_for(key)
+def named_subject(reference: Reference, options: Options) -> Subject:
+    """Return the subject that a reference names. It is pickled as the reference."""
+    subject = _resolve(reference.load(), options)
+    subject.origin = (reference, options)
+    return subject
 
 
 def _resolve(value: Any, options: Options) -> Subject:

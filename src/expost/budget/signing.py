@@ -32,8 +32,7 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 def _ed25519() -> Any:
     """The Ed25519 module of the cryptography package, imported at first use."""
-    module = "cryptography.hazmat.primitives.asymmetric.ed25519"
-    return import_extra(module, "cryptography", "sign")
+    return import_extra("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography", "sign")
 
 
 class SigningKey:

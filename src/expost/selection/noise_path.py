@@ -43,7 +43,7 @@ from expost.randomness.source import SEED_BYTES, Randomness, RunKey
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
 from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.held_out import GaussianCounts, HeldOut
-from expost.selection.selector import Draws, Selector
+from expost.selection.selector import Candidates, Draws, Selector
 
 _LAPLACE_BITS = 10
 
@@ -264,7 +264,7 @@ class PathSearch(Selector):
         held = None if self.held_out is None else self.held_out.settings()
         return {"name": self.name, "at_least": self.at_least, "held_out": held}
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge each level its ε (or ρ), with the δ of all levels; a miss costs the last."""
         levels = path_levels(candidates)
         guarantees = [level.guarantee for level in levels]
@@ -280,7 +280,7 @@ class PathSearch(Selector):
             )
         return Charges.from_list(guarantees, guarantees[-1])
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
         level = path_levels(candidates)[0]
         named = level.path.theorem(level.law)
@@ -288,29 +288,27 @@ class PathSearch(Selector):
             return named
         return f"{named}; {self.held_out.theorem}"
 
-    def _sent(self, candidates: Sequence[Candidate]) -> Sequence[Any]:
+    def _sent(self, candidates: Candidates) -> Sequence[Any]:
         """Return what counts the held-out rows of a large table."""
         return [] if self.held_out is None else [self.held_out.count]
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw the key of the path's noise."""
         return {"path": randomness.bytes(SEED_BYTES).hex(), "simulated": randomness.simulated}
 
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return one look per level, from coarse to fine."""
         levels = path_levels(candidates)
         walk = levels[0].path.walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
         return [Run(index, _Look(walk, index, self.held_out)) for index in range(len(levels))]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Release the first level that passes, or the last one, which is paid, as missed."""
         if self.at_least is None:
             raise InvalidInput("at_least", None, "give the number that a score must reach")
         return ReleaseRule.FIRST_PASS_OR_LAST
 
-    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+    def _refuses_score(self, candidates: Candidates) -> str | None:
         """Refuse a score with held-out rows: the proof compares the noisy count itself."""
         return (
             None
@@ -423,7 +421,7 @@ def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]
     return step, [moved / level.guarantee.size for level in levels]
 
 
-def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
+def path_levels(candidates: Candidates) -> list[PathLevel]:
     """Return the candidates' mechanisms if they are the levels of one path, coarse to fine."""
     levels = [
         candidate.mechanism

@@ -19,16 +19,14 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
 from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.coins import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
-from expost.selection.candidate import Candidate
 from expost.selection.drop_law import ChargeKind
-from expost.selection.selector import Draws, Selector
+from expost.selection.selector import Candidates, Draws, Selector
 
 
 @dataclass(frozen=True)
@@ -298,7 +296,7 @@ class RepeatAndSelect(Selector):
             )
         ChargeKind.check(self.delta, self.order, "sharp")
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge every candidate the same: the charge of the worst guarantee."""
         charge = self._charge(worst_guarantee(candidates))
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
@@ -322,7 +320,7 @@ class RepeatAndSelect(Selector):
             return curve
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result for the law of K and the kind of charge."""
         guarantee = worst_guarantee(candidates)
         if guarantee.shared_delta is not None:
@@ -330,25 +328,13 @@ class RepeatAndSelect(Selector):
         pure = guarantee.as_pure() is not None and self.delta is None and self.order is None
         return self.runs.theorem("pure" if pure else "renyi")
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
-        return {
-            "picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))
-        }
-
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        """Return the picked candidates in the order of the list."""
-        return [Run(index, candidates[index].call) for index in draws["picked"]]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the best run."""
-        return ReleaseRule.BEST
+        return {"kept": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
 
 
-def worst_guarantee(candidates: Sequence[Candidate]) -> Guarantee:
+def worst_guarantee(candidates: Candidates) -> Guarantee:
     """Return the smallest guarantee that every candidate keeps."""
     distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
     return reduce(lambda a, b: a.at_worst(b), distinct)

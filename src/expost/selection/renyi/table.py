@@ -152,7 +152,7 @@ def renyi_problem(
 ) -> Problem:
     """Return the pricing problem of Algorithm 3, or of Algorithm 2 (``earlier_only``)."""
     overhead, minimum = float(selector.overhead), selector.minimum_drop_level
-    earlier_only, allow_nothing = selector.earlier_only, selector._may_release_nothing
+    earlier_only, allow_nothing = selector.earlier_only, selector.allow_nothing
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
