@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,16 @@ class MissingExtra(ExpostError, ImportError):
         self.needed_for = needed_for
         reason = "" if needed_for is None else f" (needed for {needed_for})"
         super().__init__(f"{package} is not installed{reason}; run: pip install 'expost[{extra}]'")
+
+
+def import_extra(
+    module: str, package: str, extra: str | None = None, needed_for: str | None = None
+) -> Any:
+    """Import a module of an optional dependency; MissingExtra names the extra that has it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(package, extra or package, needed_for) from None
 
 
 def _restored(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -147,6 +148,23 @@ def as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [as_json(part) for part in value]
     return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def from_record(
+    record: Mapping[str, Any], kinds: Mapping[str, Callable[..., Any]], what: str
+) -> Any:
+    """Read a record that ``as_dict`` wrote; refuse a kind or fields that it would not write."""
+    values = dict(record)
+    kind = values.pop("kind", None)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InvalidGuarantee("kind", kind, f"give a {what} of kind " + ", ".join(kinds))
+    try:
+        return kinds[kind](**values)
+    except TypeError:
+        expected = ", ".join(field.name for field in fields(kinds[kind]))  # type: ignore[arg-type]
+        raise InvalidGuarantee(
+            what, sorted(values), f"a {what} of kind {kind!r} has the fields {expected}"
+        ) from None
 
 
 def set_fields(instance: object, **values: object) -> None:

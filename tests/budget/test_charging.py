@@ -239,7 +239,7 @@ def test_a_resumed_reservation_is_recognised(ledger):
     mine = {"reservation_id": "week 1", "secret": "hush"}
     with pytest.raises(Stop), account.reserve(CHARGES, **mine):
         raise Stop
-    again = Account(Ledger.open(ledger._store.file), "visits", memo="weekly count")
+    again = Account(Ledger.open(ledger._store.location.file), "visits", memo="weekly count")
     with again.reserve(CHARGES, **mine) as reserved:
         assert not reserved.already_settled
         assert amounts(ledger) == (0.0, 1.0)

@@ -28,7 +28,7 @@ from expost.budget.database_file import (
 )
 from expost.budget.ledger import Ledger
 from expost.budget.ledger_rows import LedgerRows
-from expost.budget.ledger_views import problems_of
+from expost.budget.operations import problems_of
 from expost.errors import BudgetRefused, LedgerError
 
 

@@ -46,7 +46,7 @@ def engine_of(url: sqlalchemy.URL) -> sqlalchemy.Engine:
 
 
 def sql(ledger: Ledger, statement: str, **values: object) -> list[tuple]:
-    with engine_of(ledger._store.url).begin() as connection:
+    with engine_of(ledger._store.location.url).begin() as connection:
         result = connection.execute(sqlalchemy.text(statement), values)
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -164,7 +164,7 @@ def test_sqlite_is_durable():
 def test_postgresql_is_durable_whatever_the_server_prefers(postgres_url):
     """Catches a server or role default of synchronous_commit=off, or of another isolation level."""
     ledger = Ledger.create(postgres_url, PureDP(1))
-    name = ledger._store.url.database
+    name = ledger._store.location.url.database
     sql(ledger, f"ALTER DATABASE {name} SET synchronous_commit = off")
     sql(ledger, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     ledger = Ledger.open(postgres_url)

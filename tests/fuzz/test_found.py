@@ -251,5 +251,5 @@ def test_rows_that_are_no_table(X: Any, y: Any) -> None:
 def test_a_password_after_the_question_mark_is_not_shown() -> None:
     """SQLAlchemy hides that before the @ only."""
     store = Store("postgresql://ann:hush@localhost:1/db?password=hush&sslmode=prefer")
-    assert "hush" not in store.address + repr(Ledger(store))
+    assert "hush" not in store.location.address + repr(Ledger(store))
     assert "localhost" in repr(Ledger(store))

@@ -144,13 +144,17 @@ def _extras() -> dict[str, frozenset[str]]:
 
 
 def _calls() -> list[tuple[str, str]]:
-    """The package and the extra of every ``MissingExtra(…)`` in the source."""
+    """The package and the extra of every ``MissingExtra`` and ``import_extra`` in the source."""
     found = []
     for folder in ("src", "reproduction"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingExtra":
-                    found.append(tuple(argument.value for argument in node.args[:2]))
+                called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+                if called not in ("MissingExtra", "import_extra") or path.name == "errors.py":
+                    continue
+                words = [argument.value for argument in node.args]
+                words = words[1:] if called == "import_extra" else words
+                found.append((words[0], words[1] if len(words) > 1 else words[0]))
     return sorted(set(found))
 
 

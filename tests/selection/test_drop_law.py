@@ -135,7 +135,7 @@ def test_runs_are_picked_uniformly_among_copies():
     selector, source = RepeatAndSelect(TruncatedNegativeBinomial(1, 0.1)), SimulationRandomness(3)
     found: Counter[int] = Counter()
     for _ in range(800):
-        found.update(selector._draw(given, source)["picked"])
+        found.update(selector._draw(given, source)["kept"])
     total = sum(found.values())
     for place, chance in enumerate((0.25, 0.25, 0.5)):
         assert agrees(found[place], total, chance)

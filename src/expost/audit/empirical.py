@@ -1,18 +1,15 @@
-"""Run the subject many times on both data sets, in this process or in several.
-
-The runs are divided into chunks; their size does not depend on the number of workers. By default
-every chunk draws from its own source of operating-system entropy. With a simulation seed, the
-randomness of a chunk is determined by the seed, the data set and the number of the chunk, so a test
-gives the same counts on any machine. Workers are spawned, not forked: they import what they need by
-name. Tests: ``tests/audit/test_empirical.py``.
-
-The empirical audit: run a mechanism on two neighbouring data sets and compare with its claim.
+"""The empirical audit: run a mechanism on two neighbouring data sets and compare with its claim.
 
 Source: the ex-post definitions (docs/theory.md), exact binomial bounds (Clopper and Pearson 1934)
 and the Bonferroni correction over all bounds. The events are fixed on pilot runs, which are not
 counted. Assumed: the two data sets are neighbours under the relation of the claim, and the runs
 are independent. Rounding: every bound is rounded towards "consistent". The probability that a true
 claim is reported as violated is at most 1 − confidence.
+
+Runs are divided into chunks, whose size does not depend on the number of workers. Every chunk draws
+from its own source of operating-system entropy, or from a simulation seed, the data set and its
+number, so that a test gives the same counts on any machine. Workers are spawned, not forked.
+
 Tests: ``tests/audit/test_empirical.py`` (false claims are detected, true claims are not reported
 as violated), ``tests/audit/test_bounds.py``.
 """
@@ -39,7 +36,7 @@ from expost.audit.events import (
     feature_of,
     judge,
 )
-from expost.audit.report import ApproxClaims, AuditReport, OutcomeFinding, claimed_numbers
+from expost.audit.report import ApproxClaims, AuditReport, claimed_numbers
 from expost.audit.subjects import Claim, OutputKey, Selection, Subject, as_subject
 from expost.errors import ExpostError, InvalidInput
 from expost.execution.calls import Score
@@ -47,7 +44,7 @@ from expost.execution.processes import Processes
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import Number, count_of
-from expost.selection.candidate import Candidate
+from expost.selection.candidate import Candidate, check_callbacks
 
 AuditProgress = Callable[[int, int], None]
 
@@ -55,7 +52,6 @@ _CHUNKS = 64  # about this many per data set and phase: enough for progress and 
 _LEAST_IN_CHUNK, _MOST_IN_CHUNK = 5, 1000
 
 DATA, NEIGHBOUR = 0, 1
-SIDES = ("data", "neighbour")
 
 
 @dataclass(frozen=True)
@@ -255,12 +251,12 @@ def audit(
             "a selector's charges are audited as they are; pass delta to the selector instead",
         )
     setup = Setup(checked, data, neighbour, events, simulation_seed)
-    tell = _Teller(progress, 2 * total)
+    check_callbacks(progress=progress)
     with AuditWorkers(setup, count_of(workers, "workers", at_least=1)) as pool:
         seen: list[list[tuple[OutputKey, Feature]]] = [[], []]
         todo = chunks(first, 0)
         for chunk, result in sorted(
-            tell.counted(pool.results(pilot_runs, todo)), key=lambda pair: pair[0]
+            _told(pool.results(pilot_runs, todo), progress, 0, 2 * total), key=lambda pair: pair[0]
         ):
             seen[chunk.side] += result
         together = seen[0] + seen[1]
@@ -271,26 +267,14 @@ def audit(
         trial = np.array([cells.count(side)[:-1] for side in seen])
         family = family_from(trial, first, cells, claims)
         counts = np.zeros((2, len(cells) + 1), dtype=np.int64)
-        for chunk, result in tell.counted(
-            pool.results(counted_runs, chunks(total - first, len(todo)), cells)
-        ):
+        counted = pool.results(counted_runs, chunks(total - first, len(todo)), cells)
+        for chunk, result in _told(counted, progress, 2 * first, 2 * total):
             counts[chunk.side] += result
     judged, joint = judge(counts[:, :-1], total - first, cells, family, claims, confidence)
-    outcomes = []
-    for index, (key, result) in enumerate(zip(cells.keys, judged, strict=True)):
-        ended = counts[:, family.members[index]].sum(axis=1)
-        if key.index is not None or ended.any():  # leave "nothing" out if it never occurred
-            outcome = (
-                result.claimed,
-                result.lower_bound,
-                result.event,
-                SIDES[result.side],
-                (int(ended[0]), int(ended[1])),
-            )
-            outcomes.append(OutcomeFinding(key.index, *outcome, result.order))
     return AuditReport(
         confidence=confidence,
-        outcomes=tuple(outcomes),
+        # "nothing" is left out if it never occurred
+        outcomes=tuple(one for one in judged if one.index is not None or any(one.runs)),
         joint=max(joint, key=lambda finding: finding.lower_bound - finding.limit),
         delta=claims.delta if isinstance(claims, ApproxClaims) else 0.0,
         runs=total,
@@ -303,23 +287,13 @@ def audit(
     )
 
 
-class _Teller:
-    """Report progress over both phases."""
-
-    def __init__(self, progress: AuditProgress | None, total: int) -> None:
-        if progress is not None and not callable(progress):
-            raise InvalidInput(
-                "progress", type(progress).__name__, "pass a function, or leave it out"
-            )
-        self._progress, self._total, self._done = progress, total, 0
-
-    def counted(self, results: Any) -> Any:
-        """Pass the results on and count their runs."""
-        for chunk, result in results:
-            self._done += chunk.runs
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-            yield chunk, result
+def _told(results: Any, progress: AuditProgress | None, done: int, total: int) -> Any:
+    """Pass the results of chunks on, and report the runs done so far."""
+    for chunk, result in results:
+        done += chunk.runs
+        if progress is not None:
+            progress(done, total)
+        yield chunk, result
 
 
 def _guarantees(

@@ -4,21 +4,15 @@ An event function maps a released value to a label or to a number. Each label is
 divided at quantiles; if only a few values occur, each value is a cell. The cells are made from the
 pilot runs alone and then fixed: the counted runs do not influence what is counted, as the
 confidence statement requires. Outcomes that the pilot did not see fall into a cell "other" of their
-class.
-
-Which events are tested: all cells, all classes, and the unions of cells that the pilot chose.
-
-Half of the error probability goes to the cells and classes, half to the chosen unions; within each
-half all bounds get an equal share (Bonferroni). The pilot chooses few unions, so their bounds are
-nearly as sharp as if they were the only ones. The other half protects against an unlucky pilot. All
-events are fixed before the counted runs are examined.
+class. Tested are all cells, all classes, and the unions of cells that the pilot chose. Half of the
+error probability goes to the cells and classes, half to the few chosen unions; within each half all
+bounds get an equal share (Bonferroni).
 
 Lower bounds of the privacy loss (:func:`judge`) hold together at the confidence. *(ε̃, δ)*: for
 every event E inside class i, P(E) ≤ e^{ε̃(i)}P′(E) + δ, so ln((P(E) − δ)/P′(E)) is a lower bound of
 any valid ε̃(i). Over all classes, P(U) − Σ_i e^{ε̃(i)}P′(U ∩ i) ≤ δ for every U. *Rényi, order α*:
 Σ_o A^α A′^{1−α} over the outcomes of a class is at least the same sum over cells of the class,
-because a^α b^{1−α} is jointly convex and homogeneous. It increases in a and decreases in b. Lower
-bounds of a and upper bounds of b therefore give a lower bound of the sum.
+because a^α b^{1−α} is jointly convex and homogeneous; it increases in a and decreases in b.
 
 Tests: ``tests/audit/test_empirical.py``, ``tests/audit/test_bounds.py``.
 """
@@ -29,7 +23,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
@@ -40,7 +34,12 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.audit.clopper_pearson import Counts, clopper_pearson
-from expost.audit.report import ApproxClaims, JointFinding, RenyiClaims
+from expost.audit.report import (
+    ApproxClaims,
+    JointFinding,
+    OutcomeFinding,
+    RenyiClaims,
+)
 from expost.audit.subjects import Observation, OutputKey
 from expost.errors import InvalidInput
 from expost.mechanisms.protocol import FAILED, NOTHING
@@ -48,6 +47,7 @@ from expost.mechanisms.protocol import FAILED, NOTHING
 Events = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 """A function of the value, or named predicates; the predicates that hold form the label."""
 
+SIDES = ("data", "neighbour")
 FEW_VALUES = 16
 QUANTILES = 16
 MOST_LABELS = 64
@@ -367,8 +367,7 @@ def _best_prefixes(
         clopper_pearson(here, runs, _PILOT_TAIL)[0],
         clopper_pearson(there, runs, _PILOT_TAIL)[1],
     )
-    with np.errstate(divide="ignore"):
-        bounds = np.log(np.maximum(low - delta, 0.0)) - np.log(high)
+    bounds = _log_ratio(low, high, delta)
     ends = np.cumsum([len(cells) for cells in ordered])
     for (index, side, _), cells, values in zip(
         wanted, ordered, np.split(bounds, ends[:-1]), strict=True
@@ -409,17 +408,6 @@ def event_counts(counts: Counts, unions: Sequence[Indices], side: int) -> Counts
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best lower bound of a class, its claim, the event, and where that is more likely."""
-
-    claimed: float
-    lower_bound: float
-    event: str
-    side: int
-    order: float | None = None
-
-
-@dataclass(frozen=True)
 class Bounded:
     """Simultaneous bounds, data sets × events, for cells, whole classes and chosen unions."""
 
@@ -450,24 +438,34 @@ def judge(
     family: EventFamily,
     claims: ApproxClaims | RenyiClaims,
     confidence: float,
-) -> tuple[list[Found], list[JointFinding]]:
+) -> tuple[list[OutcomeFinding], list[JointFinding]]:
     """Return the best lower bound of each class, and those for all outcomes together."""
     bounds = bounded(counts, runs, family, confidence)
+    nothing_shown = []
+    for key, members in zip(cells.keys, family.members, strict=True):
+        here, there = counts[:, members].sum(axis=1).tolist()
+        nothing_shown.append(OutcomeFinding(key.index, 0.0, 0.0, "", SIDES[0], (here, there)))
     if isinstance(claims, RenyiClaims):
-        return _judge_renyi(bounds, cells, family, claims)
+        return _judge_renyi(nothing_shown, bounds, cells, family, claims)
     _, chosen = family.tails(confidence)
     bests = [
-        _judge_class(index, bounds, cells, family, claims) for index in range(len(family.members))
+        _judge_class(finding, index, bounds, cells, family, claims)
+        for index, finding in enumerate(nothing_shown)
     ]
     return bests, [_judge_joint(counts, runs, family, side, claims, chosen) for side in (0, 1)]
 
 
 def _judge_class(
-    index: int, bounds: Bounded, cells: Cells, family: EventFamily, claims: ApproxClaims
-) -> Found:
+    best: OutcomeFinding,
+    index: int,
+    bounds: Bounded,
+    cells: Cells,
+    family: EventFamily,
+    claims: ApproxClaims,
+) -> OutcomeFinding:
     """Find the event of a class that gives the largest lower bound of its ε̃."""
-    members, claimed = family.members[index], float(claims.epsilons[index])
-    best = Found(claimed, 0.0, "", 0)
+    members = family.members[index]
+    best = replace(best, claimed=float(claims.epsilons[index]))
     for side in (0, 1):
         events = [(bounds.class_low[side, index], bounds.class_high[1 - side, index], members)]
         low, high = bounds.cell_low[side, members], bounds.cell_high[1 - side, members]
@@ -485,7 +483,8 @@ def _judge_class(
         for lower, upper, event in events:
             value = float(_log_ratio(lower, upper, claims.delta))
             if value > best.lower_bound:
-                best = Found(claimed, value, _words(cells, event, len(members)), side)
+                words = _words(cells, event, len(members))
+                best = replace(best, lower_bound=value, event=words, side=SIDES[side])
     return best
 
 
@@ -522,10 +521,14 @@ def _judge_joint(
 
 
 def _judge_renyi(
-    bounds: Bounded, cells: Cells, family: EventFamily, claims: RenyiClaims
-) -> tuple[list[Found], list[JointFinding]]:
+    nothing_shown: Sequence[OutcomeFinding],
+    bounds: Bounded,
+    cells: Cells,
+    family: EventFamily,
+    claims: RenyiClaims,
+) -> tuple[list[OutcomeFinding], list[JointFinding]]:
     """Bound the Rényi moments of each class, and their sum, at every order and direction."""
-    bounds_of: list[list[Found]] = [[] for _ in family.members]
+    bounds_of: list[list[OutcomeFinding]] = [[] for _ in family.members]
     joint: list[JointFinding] = []
     for number, order in enumerate(claims.orders):
         for side in (0, 1):
@@ -534,8 +537,9 @@ def _judge_renyi(
                 claimed = float(claims.charges[number, index])
                 total += weight(moment - (order - 1) * claimed)
                 value = max(0.0, moment / (order - 1))
+                shown = {"event": event if value > 0 else "", "side": SIDES[side], "order": order}
                 bounds_of[index].append(
-                    Found(claimed, value, event if value > 0 else "", side, order)
+                    replace(nothing_shown[index], claimed=claimed, lower_bound=value, **shown)
                 )
             joint.append(JointFinding(1.0, total, order))
     return [max(candidates_, key=_tightness) for candidates_ in bounds_of], joint
@@ -566,7 +570,7 @@ def _log_moment(low: Floats, high: Floats, order: float) -> Floats:
         return np.asarray(order * np.log(low) - (order - 1) * np.log(high))
 
 
-def _tightness(bound: Found) -> float:
+def _tightness(bound: OutcomeFinding) -> float:
     """Return lower bound / claim; ∞ if a claim of 0 is exceeded."""
     if bound.claimed > 0:
         return bound.lower_bound / bound.claimed

@@ -1,14 +1,8 @@
-"""The claim for each class of outcomes as numbers: ex-post (ε̃, δ), or Rényi charges at some orders.
+"""The report of an empirical audit, and the claims that it compares with, as numbers.
 
 The definitions are those of docs/theory.md: Σ_o (A(o) − e^{ε̃(o)}A′(o))₊ ≤ δ, and
 Σ_o A(o)^α (e^{ε̃(o)}A′(o))^{1−α} ≤ 1. A pure claim is the first with δ = 0. A zCDP claim is a Rényi
-claim at every order; it is checked at the orders in ``ORDERS``.
-Tests: ``tests/audit/test_empirical.py``.
-
-The report of an empirical audit: claimed and measured losses, and a verdict.
-
-One entry per class of outcomes; all bounds hold together at the stated confidence.
-Tests: ``tests/audit/test_empirical.py``.
+claim at every order; it is checked at ``ORDERS``. Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations

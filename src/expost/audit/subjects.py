@@ -1,16 +1,12 @@
-"""What can be audited: a selector with its candidates, a mechanism, or a request.
+"""What can be audited: a selector with its candidates, a mechanism, a request, or ``MODULE:NAME``.
 
 A request is a function that returns a release. One observation consists of a *class* of outcomes
 (which candidate won, and the charge that the release states), the released value, and whether it
 passed. A mechanism that raises an error has the outcome FAILED, as in a selection. A request that
-raises an error ends the audit. Tests: ``tests/audit/test_empirical.py``.
+raises an error ends the audit. A subject given by name is imported again by every worker process;
+the name may also refer to a function without arguments that returns a subject.
 
-Subjects given by name, ``MODULE:NAME``; every worker process imports them again.
-
-The module is looked up in a folder, or given as a file. The name may refer to a list of candidates
-(the settings of a selector are then given separately), a pair (selector, candidates), a mechanism,
-a request that returns a release, or a function without arguments that returns one of these.
-Tests: ``tests/cli/test_audit_cli.py``.
+Tests: ``tests/audit/test_empirical.py``, ``tests/cli/test_audit_cli.py``.
 """
 
 from __future__ import annotations
@@ -63,6 +59,13 @@ class Observation(NamedTuple):
 class Subject(ABC):
     """Something that can be run many times. Subjects are pickled for worker processes."""
 
+    origin: tuple[Reference, Options] | None = None
+
+    def __reduce__(self) -> Any:
+        if self.origin is not None:
+            return named_subject, self.origin
+        return super().__reduce__()
+
     @abstractmethod
     def observe(self, data: Any, randomness: Randomness) -> Observation:
         """Run once."""
@@ -104,7 +107,9 @@ class Selection(Subject):
             for index in indices
         }
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Any:
+        if self.origin is not None:
+            return super().__reduce__()
         parts = [_parts(candidate) for candidate in self._candidates]
         return (_selection, (self._selector, parts, self._score, self._claim))
 
@@ -385,29 +390,11 @@ class Options:
         return PureDP(self.epsilon) if self.delta is None else ApproxDP(self.epsilon, self.delta)
 
 
-class NamedSubject(Subject):
-    """The subject that a reference names. It is pickled as the reference."""
-
-    def __init__(self, reference: Reference, options: Options) -> None:
-        self._reference, self._options = reference, options
-        self._subject = _resolve(reference.load(), options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (NamedSubject, (self._reference, self._options))
-
-    @property
-    def is_selection(self) -> bool:
-        """Whether the subject is a selector with its candidates."""
-        return isinstance(self._subject, Selection)
-
-    def observe(self, data: Any, randomness: Randomness) -> Observation:
-        return self._subject.observe(data, randomness)
-
-    def known(self) -> Any:
-        return self._subject.known()
-
-    def claim_for(self, key: Any) -> Guarantee | None:
-        return self._subject.claim_for(key)
+def named_subject(reference: Reference, options: Options) -> Subject:
+    """Return the subject that a reference names. It is pickled as the reference."""
+    subject = _resolve(reference.load(), options)
+    subject.origin = (reference, options)
+    return subject
 
 
 def _resolve(value: Any, options: Options) -> Subject:

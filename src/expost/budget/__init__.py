@@ -8,8 +8,7 @@ Accounting
 Ledger
     ``charging``          reserve, run, settle: the context manager that every caller uses
     ``ledger``            the ledger: durable, hash-chained, safe for many processes at once
-    ``operations``        add budgets, change limits, set alerts, migrate, recover
-    ``ledger_views``      everything that only reads
+    ``operations``        check all of it, change limits, migrate, recover
     ``reservation_rows``  the table of reservations
     ``totals``            the table of totals, periods, alerts, and the writing of entries
     ``replay``            totals and charges recomputed from the entries, for ``Ledger.verify``

@@ -46,7 +46,7 @@ from expost.privacy.guarantees import (
     PureDP,
     RenyiDP,
 )
-from expost.rationals import pad_up, round_down, set_fields
+from expost.rationals import from_record, pad_up, round_down, set_fields
 
 
 @dataclass(frozen=True)
@@ -130,24 +130,17 @@ class RenyiBudget(Budget):
         epsilon, delta : float
             The guarantee that everything the budget admits must satisfy.
         orders : sequence of float
-            Rényi orders, each above 1, in increasing order. Orders that cannot have a positive
-            limit are left out.
-        rule : {"all", "any"}, default "all"
-            Whether every order must stay within its limit, or at least one of them.
-        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
-            The neighbouring relation of all charges.
-
-        Raises
-        ------
-        InvalidInput
-            No listed order can have a positive limit.
+            Rényi orders, each above 1, in increasing order. Those that cannot have a positive limit
+            are left out; if there is no other, InvalidInput is raised.
+        rule, neighbours : str
+            As in :class:`RenyiBudget`.
 
         Notes
         -----
-        ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all orders, such
-        that Σ w_α·δ_α ≤ δ. ``all``: the limits are the zCDP-like curve αρ for the largest ρ that
-        implies (ε, δ) at the best listed order. A single order gets the limit of the tight
-        conversion.
+        ``any``: the limits are B(α) = ε − ln(1/δ_α)/(α−1), with the same δ_α for all
+        orders, such that Σ w_α·δ_α ≤ δ. ``all``: the limits are the zCDP-like curve αρ for the
+        largest ρ that implies (ε, δ) at the best listed order. A single order gets the limit of the
+        tight conversion.
         """
         check_limit(epsilon, "epsilon")
         check_delta_limit(delta)
@@ -345,13 +338,9 @@ def as_budget(budget: Budget | Guarantee) -> Budget:
 
 def budget_from_dict(record: Mapping[str, Any]) -> Budget:
     """Return the budget that :meth:`Budget.as_dict` wrote."""
-    kinds: dict[str, type[Budget]] = {
-        cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)
-    }
+    kinds = {cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)}
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
     }
-    kind = values.pop("kind", None)
-    if kind not in kinds:
-        raise InvalidInput("kind", kind, "give one of " + ", ".join(kinds))
-    return kinds[kind](**values)
+    budget: Budget = from_record(values, kinds, "budget")
+    return budget

@@ -172,14 +172,9 @@ class Account:
         ----------
         charges : Charges
             The charge of every outcome.
-        reservation_id, secret : str, optional
-            An id of the caller's own, and its secret. A second call for the same request with both
-            returns the same reservation and holds nothing more, so that a selection can be resumed.
-            One that is settled already is returned for reading (:attr:`Reserved.already_settled`);
-            the caller must not run anything then.
-        request, source : object, optional
-            Public descriptions of what is asked and of the data source, as JSON documents or their
-            digests. The entry stores the digests.
+        reservation_id, secret, request, source : optional
+            As in :meth:`Ledger.reserve`. A reservation that is settled already is returned for
+            reading (:attr:`Reserved.already_settled`); the caller must not run anything then.
         on_refusal : callable, optional
             Called if the request was refused, so that it was certainly not recorded. It is not
             called after other errors, which may leave this open.
@@ -192,8 +187,8 @@ class Account:
         Raises
         ------
         BudgetRefused, InvalidInput
-            The worst case does not fit into the budget, or the ledger does not accept the request.
-            Nothing was changed.
+            The worst case does not fit, or the ledger does not accept the request. Nothing was
+            changed.
         """
         reservation = None
         told = {"secret": secret, "request": request, "source": source}

@@ -1,8 +1,6 @@
-"""Where a ledger is: a file name or a database URL, parsed and checked.
+"""Where a ledger is (a file name or a database URL), and the file of a SQLite ledger.
 
-A URL may hold a password, so no message repeats it. Tests: ``tests/fuzz/test_ledger_urls.py``.
-
-The file of a SQLite ledger: one file has one ledger, under whatever names it is opened.
+A URL may hold a password, so no message repeats it.
 
 SQLite keeps its journal beside the *name* of a file. A second name of the same file (a bind mount
 of a single file, or a name it was renamed to) would miss a journal that a crash left behind. Two
@@ -15,14 +13,13 @@ things that belong to the file itself, and not to a name, make this safe:
   name (folder and file name) whose journal protects the transaction.
 
 A marker that is found while the lock is held was left by a crash. Under the marker's own name,
-SQLite rolls the transaction back. Under any other name, the ledger is refused. A journal without
-a marker is refused as well: the ledger has continued under another name since, and rolling the
-journal back would remove entries. Hard links are refused always, and network file systems unless
+SQLite rolls the transaction back; under any other name, the ledger is refused. So is a journal
+without a marker: the ledger has continued under another name since, and rolling the journal back
+would remove entries. Hard links are refused always, and network file systems unless
 ``EXPOST_LEDGER_NETWORK=1`` is set, because locks and syncing are not reliable there.
 
-The descriptors stay open as long as a ledger uses the file: closing any descriptor of a file drops
-the locks that SQLite holds on it in this process.
-Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``.
+Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``,
+``tests/fuzz/test_ledger_urls.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from expost.errors import LedgerError, MissingExtra
+from expost.errors import LedgerError, import_extra
 from expost.files import lock_file, read_at, unlock_file, write_at
 
 _SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
@@ -50,7 +47,7 @@ class Location:
     """The place of a ledger: a file name, sqlite:///file or postgresql://user@host/database."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.sql = _sqlalchemy()
+        self.sql = import_extra("sqlalchemy", "sqlalchemy", "sql")
         try:
             self.url = _parse(self.sql, url)
         except (self.sql.exc.ArgumentError, ValueError):
@@ -114,15 +111,6 @@ class Location:
             raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
 
 
-def _sqlalchemy() -> Any:
-    """The sqlalchemy package, imported at first use."""
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra("sqlalchemy", "sql") from None
-    return sqlalchemy
-
-
 def _parse(sql: Any, url: str | os.PathLike[str]) -> Any:
     """A parsed database URL. A bare path means a SQLite file."""
     text = os.fspath(url)
@@ -170,6 +158,7 @@ class DatabaseFile:
     _registry = threading.Lock()
 
     def __init__(self, descriptor: int, path: Path, local: bool) -> None:
+        # Kept open: closing any descriptor of a file drops the locks that SQLite holds on it here.
         self._reader = descriptor
         self._writer: int | None = None
         self._path, self._local = path, local

@@ -20,18 +20,21 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from hashlib import sha256
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from expost.budget import reservation_rows, totals
+from expost.budget.budgets import as_budget
 from expost.budget.ledger_rows import (
     ABANDON,
     LONGEST_IDENTITY,
     RESERVE,
     SETTLE,
+    Entry,
     LedgerRows,
     charge_of,
     check_ledger_name,
@@ -39,31 +42,31 @@ from expost.budget.ledger_rows import (
     document_digest,
     outcome_text,
 )
-from expost.budget.ledger_views import OpenReservation
 from expost.budget.limits import Budget, amount_texts
-from expost.budget.operations import LedgerOperations, checked_terms
+from expost.budget.operations import (
+    change_limit,
+    checked_terms,
+    problems_of,
+    recover_ledger,
+    upgrade_ledger,
+)
 from expost.budget.reservation_rows import (
     ABANDONED,
     OPEN,
     SETTLED,
+    OpenReservation,
     Reservation,
     StoredReservation,
     request_digest,
     secret_digest,
 )
 from expost.budget.store import Store
-from expost.budget.totals import (
-    NO_ANALYST,
-    Alert,
-    Standing,
-    check_renewal,
-    reached_alerts,
-    start_alerts,
-)
-from expost.errors import LedgerError
+from expost.budget.totals import NO_ANALYST, Alert, Standing, check_renewal
+from expost.errors import InvalidInput, LedgerError
 from expost.files import canonical
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
+from expost.rationals import Number
 
 __all__ = [
     "ABANDONED",
@@ -76,7 +79,7 @@ __all__ = [
 ]
 
 
-class Ledger(LedgerOperations):
+class Ledger:
     """Named budgets in a SQLite file or a PostgreSQL database.
 
     Use :meth:`create` for a new ledger and :meth:`open` for an existing one. Any number of
@@ -96,6 +99,30 @@ class Ledger(LedgerOperations):
     """
 
     _before_entry: Callable[[str], None] | None = None
+    upgrade = staticmethod(upgrade_ledger)
+    recover = staticmethod(recover_ledger)
+
+    def __init__(self, store: Store) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(
+                "store",
+                type(store).__name__,  # a URL may hold a password
+                "use Ledger.open(…) for an existing ledger or Ledger.create(…) for a new one",
+            )
+        self._store = store
+        self._identity: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._store.location.address!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the state of every budget for a notebook."""
+        from expost.html_tables import HtmlTable, html_summary
+
+        states = [self.standing(name).as_dict() for name in self.budgets()]
+        columns = ["name", "kind", "settled", "held", "remaining", "entries"]
+        rows = [[state[column] for column in columns] for state in states]
+        return html_summary("Ledger", {"budgets": len(rows)}, HtmlTable("Budgets", columns, rows))
 
     def calling(self, before_entry: Callable[[str], None]) -> Ledger:
         """Return this ledger, with a function that is called before it reserves or settles.
@@ -277,10 +304,10 @@ class Ledger(LedgerOperations):
             totals.append(rows, head, RESERVE, (name, analyst, identity), detail, memo, time)
             totals.update_totals(rows, nexts, name, analyst)
             reservation_rows.insert(rows, new, recorded)
-            return new.public(known, time), reached_alerts(rows, name, filters[0], nexts[0])
+            return new.public(known, time), totals.reached_alerts(rows, name, filters[0], nexts[0])
 
         reservation, reached = self._store.write(work)
-        start_alerts(reached, self._store.file)
+        totals.start_alerts(reached, self._store.location.file)
         return reservation
 
     def settle(
@@ -372,3 +399,202 @@ class Ledger(LedgerOperations):
             return row.charges.worst_case
 
         return self._store.write(work)
+
+    def add_budget(
+        self,
+        name: str,
+        budget: Budget | Guarantee,
+        *,
+        caps: Mapping[str, Budget | Guarantee] | None = None,
+        renews: str | None = None,
+    ) -> None:
+        """Add another budget, one per data set; the arguments are those of :meth:`create`."""
+        terms, limits = checked_terms(name, budget, caps)
+        every = check_renewal(renews)
+        self._store.write(lambda rows: totals.add_budget(rows, name, terms, limits, every))
+
+    def change_budget(
+        self,
+        budget: Budget | Guarantee | None,
+        reason: str,
+        *,
+        name: str | None = None,
+        analyst: str = NO_ANALYST,
+    ) -> None:
+        """Change the limit of a budget, or set, change or remove an analyst's cap.
+
+        The change is an entry of the ledger. A limit may be set below what is used; then nothing
+        more is admitted. What the budget guarantees is the largest limit it ever had.
+
+        Parameters
+        ----------
+        budget : Budget or Guarantee or None
+            The new limit, of the same kind. None removes a cap.
+        reason : str
+            Why it is changed; stored with the entry.
+        name : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            The analyst whose cap is changed.
+
+        Raises
+        ------
+        InvalidInput
+            The reason is missing, the limit is of another kind, or there is no such cap.
+        """
+        terms = None if budget is None else as_budget(budget)
+        self._store.write(lambda rows: change_limit(rows, terms, reason, name, analyst))
+
+    def set_alert(self, share: Number | str, command: str, *, budget: str | None = None) -> None:
+        """Store a command that runs when a budget is used up to a share.
+
+        Parameters
+        ----------
+        share : number or str
+            The share of the limit, for example 0.8.
+        command : str
+            The command, run by the shell (:mod:`expost.budget.totals`). An empty text removes the
+            alert at this share.
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        """
+        self._store.write(lambda rows: totals.set_alert(rows, budget, share, command))
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the ledger; None if it is in a database server."""
+        return self._store.location.path
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of the ledger: the hash of its first entry."""
+        if self._identity is None:
+            with self._store.reading() as rows:
+                self._identity = str(
+                    rows.one("SELECT hash FROM expost_entries WHERE sequence = 1")[0]
+                )
+        return self._identity
+
+    def budgets(self) -> list[str]:
+        """Return the names of the budgets, sorted."""
+        with self._store.reading() as rows:
+            return totals.budget_names(rows)
+
+    def reservation(self, identity: str) -> Reservation | None:
+        """Return the reservation with this id in any state, or None if there is none."""
+        with self._store.reading() as rows:
+            row = reservation_rows.find(rows, identity)
+        return None if row is None else row.public()
+
+    def status_of(self, reservation: Reservation | str) -> str:
+        """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
+        with self._store.reading() as rows:
+            return reservation_rows.find_known(rows, reservation).status
+
+    def standing(
+        self,
+        budget: str | None = None,
+        analyst: str = NO_ANALYST,
+        *,
+        without: Iterable[str] = (),
+    ) -> Standing:
+        """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
+
+        Parameters
+        ----------
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of an analyst who has a cap.
+        without : iterable of str, optional
+            Ids of reservations that are left out, as if nobody had made them.
+        """
+        with self._store.reading() as rows:
+            return reservation_rows.standing_of(rows, budget, analyst, without)
+
+    def caps(self, budget: str | None = None, *, without: Iterable[str] = ()) -> list[Standing]:
+        """Return the state of every analyst's cap in a budget, sorted by name."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            analysts = totals.capped_analysts(rows, name)
+            return [reservation_rows.standing_of(rows, name, who, without) for who in analysts]
+
+    def kind_of(self, budget: str | None = None) -> str:
+        """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
+        with self._store.reading() as rows:
+            return totals.find_budget(rows, budget, NO_ANALYST)[1][0].budget.kind
+
+    def remaining(
+        self, budget: str | None = None, analyst: str = NO_ANALYST
+    ) -> float | dict[str, Any]:
+        """Return the largest worst case that still fits, rounded down (:meth:`Budget.describe`)."""
+        with self._store.reading() as rows:
+            _, filter_ = totals.find_filter(rows, budget, analyst)
+        return filter_.budget.describe(filter_.remaining, up=False)
+
+    def open_reservations(self, budget: str | None = None) -> list[Reservation]:
+        """Return the reservations of a budget that have not been settled or abandoned."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return [row.public() for row in reservation_rows.find_open(rows, name)]
+
+    def waiting(self, budget: str | None = None) -> list[OpenReservation]:
+        """Return the open reservations of a budget with their time and memo, oldest first."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            waiting = []
+            for row in sorted(reservation_rows.find_open(rows, name), key=lambda row: row.entry):
+                entry = rows.entry(row.entry)
+                time, memo = ("", "") if entry is None else (entry.time, entry.memo)
+                waiting.append(OpenReservation(row.public(time=time), time, memo))
+        return waiting
+
+    def alerts(self, budget: str | None = None) -> list[Alert]:
+        """Return the alerts of a budget."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return totals.stored_alerts(rows, name)
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of every reservation by its id."""
+        with self._store.reading() as rows:
+            return {
+                str(row[0]): str(row[1])
+                for row in rows.all("SELECT id, status FROM expost_reservations")
+            }
+
+    def entries(self, after: int | None = None) -> Iterator[Entry]:
+        """Yield all entries, or those after a number, oldest first."""
+        last = after
+        while True:
+            with self._store.reading() as rows:
+                page = rows.entries(last)
+            if not page:
+                return
+            yield from page
+            last = page[-1].sequence
+
+    def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last entry."""
+        with self._store.reading() as rows:
+            return rows.lock_head(read_only=True)
+
+    def first_of(self, reservations: Iterable[str]) -> int | None:
+        """Return the number of the first entry of some reservations; None if they have none."""
+        with self._store.reading() as rows:
+            known = [reservation_rows.find(rows, identity) for identity in reservations]
+        return min((row.entry for row in known if row is not None), default=None)
+
+    def entry(self, sequence: int) -> Entry | None:
+        """Return the entry with this number, or None."""
+        with self._store.reading() as rows:
+            return rows.entry(sequence)
+
+    def verify(self) -> list[str]:
+        """Check the hash chain, all sums and charges, and that no budget was ever overspent.
+
+        Returns one line per problem; an empty list if the ledger is sound.
+        """
+        with self._store.reading(continued=False) as rows:
+            rolled_back = self._store.rolled_back(rows)
+            return problems_of(rows) + ([] if rolled_back is None else [f"head: {rolled_back}"])

@@ -1,19 +1,10 @@
-"""The hash chain of a ledger: each entry contains the hash of the entry before it.
+"""The tables of a ledger, its hash chain, and checks of what callers pass to it.
 
-An edited, removed or moved row therefore breaks the chain, and ``Ledger.verify`` reports it. A hash
-is not a signature: whoever can write the database can write a consistent forgery. A signed head
-that is kept elsewhere (:mod:`expost.budget.signing`) detects it.
-Tests: ``tests/budget/test_ledger.py``.
-
-Checks of what callers pass to a ledger: names, memos, caps and outcomes.
-
-The checks are the same for every database, so that a request does not depend on the backend.
-Tests: ``tests/budget/test_ledger.py``.
-
-The tables of a ledger, and the reading and writing of rows inside one transaction.
-
-Nothing here knows privacy. The transactions themselves are in :mod:`expost.budget.store`.
-Tests: ``tests/budget/test_ledger.py``.
+Each entry contains the hash of the entry before it, so an edited, removed or moved row breaks the
+chain, and ``Ledger.verify`` reports it. A hash is not a signature: whoever can write the database
+can write a consistent forgery. A signed head that is kept elsewhere (:mod:`expost.budget.signing`)
+detects it. The checks are the same for every database. Nothing here knows privacy; transactions are
+in :mod:`expost.budget.store`. Tests: ``tests/budget/test_ledger.py``.
 """
 
 from __future__ import annotations

@@ -3,33 +3,26 @@
 **Amounts.** What a number stands for:
 
 * Text, ``Decimal``, ``int`` and ``Fraction``: exactly that number.
-* A float whose shortest decimal has at most 15 significant digits: that decimal. Every decimal with
-  at most 15 digits survives the way into a float and back, so this is the number that was typed,
-  and ten charges of 0.1 fit into a budget of 1.
+* A float whose shortest decimal has at most 15 significant digits: that decimal, which is the
+  number that was typed. So ten charges of 0.1 fit into a budget of 1.
 * Any other float: the binary fraction that it stores. Such floats come from computations, which
   round up or are padded upwards (:mod:`expost.rationals`), and are never lowered here.
 
-Why this is sound: a float differs from its decimal by at most 2⁻⁵³ of itself. A charge computed
-with :func:`expost.rationals.pad_up` has a margin of 2⁻⁴⁴, and stays above the true charge if it
-happens to have a short decimal. A mechanism that calibrates its noise to the binary value of a
-typed ε loses at most ε(1 + 2⁻⁵³). What a budget of ε admits therefore loses at most ε(1 + 2⁻⁵³) in
-all: less than the last digit of a float, and nothing else is rounded in favour of the analyst.
+This is sound: a float differs from its decimal by at most 2⁻⁵³ of itself, and a computed charge has
+a margin of 2⁻⁴⁴ (:func:`expost.rationals.pad_up`). A mechanism that calibrates its noise to the
+binary value of a typed ε loses at most ε(1 + 2⁻⁵³), and so does what a budget of ε admits in all.
 
 **Budgets.** Each kind (:mod:`expost.budget.budgets`) turns a charge into *coordinates* (ε; ε and δ;
 ρ; or ε at each order). Limits are rounded down when a budget is made. Sums are exact. For display,
-charged amounts are rounded up and remaining amounts down. A budget adds charges for its own
-neighbouring relation. There is one exception, in :meth:`Budget.coordinates`: a budget for zero-out
-neighbours also takes charges for add-remove neighbours, which imply it
-(:meth:`expost.privacy.guarantees.Guarantee.as_zero_out`).
+charged amounts are rounded up and remaining amounts down.
 
-**The filter** (``alg:rdp-filter``), for one-shot requests that may run side by side. A request is
-admitted if and only if settled + held + its worst case stays within the budget. It is then held at
-its worst case until it is settled at the charge of its released outcome. Held requests only make
-the test stricter than the one in the paper, and an analyst who receives an answer late is still an
-adaptive analyst. So ``theorem:rdp-filter`` (and its pure, approximate and zCDP forms) also covers
-requests that are still running. A refusal changes nothing. Time never frees anything: a request
-that never reports back keeps its worst case. The caller must reserve before it reads data, and must
-state charges that are valid for the mechanism. The state has constant size.
+**The filter** (``alg:rdp-filter``). A request is admitted if and only if settled + held + its worst
+case stays within the budget. It is then held at its worst case until it is settled at the charge of
+its released outcome. Held requests only make the test stricter than the one in the paper, and an
+analyst who receives an answer late is still an adaptive analyst. So ``theorem:rdp-filter`` (and its
+pure, approximate and zCDP forms) also covers requests that are still running. A refusal changes
+nothing, and time frees nothing. The caller must reserve before it reads data, and must state
+charges that are valid for the mechanism.
 
 Tests: ``tests/budget/test_amounts.py``, ``tests/budget/test_filter.py`` (adaptive adversaries by
 enumeration, mutants).
@@ -199,20 +192,9 @@ class Budget(ABC):
         return self._guarantee(*(guaranteed(limit) for limit in self.limits), self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
-        """Return an amount as floats, for display and for JSON.
+        """Return an amount as floats, for display and for JSON: one, or a dict of several.
 
-        Parameters
-        ----------
-        amount : tuple of Fraction
-            One exact number per limit.
-        up : bool, default True
-            Round up, as charged amounts need. Pass False for amounts that remain.
-
-        Returns
-        -------
-        float or dict
-            A float if the budget has one limit. Otherwise a dict with the keys ``epsilon`` and
-            ``delta``, or ``orders`` and ``epsilons``.
+        ``up`` rounds up, as charged amounts need; pass False for amounts that remain.
         """
         shown = [displayed(number, up) for number in amount]
         return shown[0] if len(shown) == 1 else dict(zip(self._counted, shown, strict=True))

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from expost.budget import totals
 from expost.budget.budgets import as_budget
 from expost.budget.database_file import journal_of
 from expost.budget.ledger_rows import (
@@ -36,31 +35,66 @@ from expost.budget.ledger_rows import (
     check_ledger_name,
     check_memo,
 )
-from expost.budget.ledger_views import LedgerViews, problems_of
 from expost.budget.limits import Budget, Filter
 from expost.budget.replay import Replay
+from expost.budget.reservation_rows import COLUMNS
 from expost.budget.store import Store
 from expost.budget.totals import (
-    NO_ANALYST,
     all_entries,
     append,
-    check_renewal,
     filters_of,
     find_budget,
     insert_total,
     renewal_of,
-    set_alert,
 )
 from expost.errors import InvalidInput, LedgerError
 from expost.files import canonical
 from expost.privacy.guarantees import Guarantee
-from expost.rationals import Number
 
 _OLD = ("meta", "head", "totals", "reservations", "entries")
+_OLD_TOTALS = "SELECT budget, analyst, terms, settled, held FROM expost_totals"
+_OLD_RESERVATIONS = (
+    "SELECT id, budget, analyst, status, worst, charges, outcome FROM expost_reservations"
+)
+
+
+def problems_of(rows: LedgerRows, *, old: bool = False) -> list[str]:
+    """Return what is wrong with a ledger, one line per problem; ``old``: of schema 1."""
+    replay = Replay()
+    problems = list(replay.check(all_entries(rows)))
+    problems += replay.compare_head(
+        rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
+    )
+    if old:  # it has no periods, and reservations without entry, request and secret
+        sums = [(*row, "", "", _zeros(row[3])) for row in rows.all(_OLD_TOTALS)]
+        entry_of = {identity: job.entry for identity, job in replay.jobs.items()}
+        requests = [
+            (*row, entry_of.get(str(row[0]), 0), "", "") for row in rows.all(_OLD_RESERVATIONS)
+        ]
+    else:
+        sums = rows.all(
+            "SELECT budget, analyst, terms, settled, held, renews, period, past FROM expost_totals"
+        )
+        requests = rows.all(f"SELECT {COLUMNS} FROM expost_reservations")
+        problems += replay.compare_alerts(
+            rows.all("SELECT budget, share, command FROM expost_alerts")
+        )
+    problems += replay.compare_totals(sums)
+    problems += replay.compare_reservations(requests)
+    return problems + list(rows.damage())
+
+
+def _zeros(amounts: str) -> str:
+    """As many zeros as there are stored amounts."""
+    return canonical(["0"] * len(json.loads(amounts)))
 
 
 def upgrade_ledger(url: str | Path) -> str:
-    """Migrate a ledger of schema 1 and return where its copy is."""
+    """Migrate a ledger of expost 0.1 to the schema of this version; see ``docs/ledger.md``.
+
+    Returns where the copy of the old ledger is. Raises LedgerError if there is nothing to
+    migrate, the ledger is not sound, or it is in use.
+    """
     store = Store(url)
     if not store.exists():
         raise LedgerError("there is no ledger to migrate")
@@ -93,40 +127,13 @@ def upgrade_ledger(url: str | Path) -> str:
 
 def _require_sound(rows: LedgerRows) -> None:
     """Refuse a ledger of schema 1 whose entries or sums are wrong."""
-    replay = Replay()
-    problems = [
-        *replay.check(all_entries(rows)),
-        *replay.compare_head(rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")),
-        *replay.compare_totals(
-            [
-                (*row, "", "", canonical(["0"] * len(json.loads(row[3]))))
-                for row in rows.all(
-                    "SELECT budget, analyst, terms, settled, held FROM expost_totals"
-                )
-            ]
-        ),
-        *replay.compare_reservations(
-            [(*row, *_columns(replay, str(row[0]))) for row in rows.all(_OLD_RESERVATIONS)]
-        ),
-        *rows.damage(),
-    ]
+    problems = problems_of(rows, old=True)
     if problems:
         raise LedgerError(
             f"the ledger is not sound and was not migrated ({problems[0]}"
             + (f"; {len(problems) - 1} more" if len(problems) > 1 else "")
             + ")"
         )
-
-
-_OLD_RESERVATIONS = (
-    "SELECT id, budget, analyst, status, worst, charges, outcome FROM expost_reservations"
-)
-
-
-def _columns(replay: Replay, identity: str) -> tuple[int, str, str]:
-    """The new columns of an old reservation: its entry; no request and no secret."""
-    job = replay.jobs.get(identity)
-    return (0 if job is None else job.entry, "", "")
 
 
 def _copy_file(path: Path) -> str:
@@ -160,7 +167,7 @@ def _copy_file(path: Path) -> str:
 
 def _move_totals(rows: LedgerRows) -> None:
     """Give the table of totals its new columns."""
-    old = rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals")
+    old = rows.all(_OLD_TOTALS)
     rows.run("DROP TABLE expost_totals")
     rows.run(TOTALS)
     for budget, analyst, terms, settled, held in old:
@@ -171,7 +178,7 @@ def _move_totals(rows: LedgerRows) -> None:
             t=terms,
             s=settled,
             h=held,
-            z=canonical(["0"] * len(json.loads(settled))),
+            z=_zeros(settled),
         )
 
 
@@ -198,7 +205,12 @@ def _move_reservations(rows: LedgerRows) -> None:
 
 
 def recover_ledger(url: str | Path) -> None:
-    """Accept a SQLite file after a crash under another name, if it is sound as it is."""
+    """Take a SQLite ledger into use again after a crash under another name.
+
+    This is possible only if the file is sound as it is; otherwise it must be opened once under the
+    name that was used. A journal beside this name that does not belong to the last write is
+    removed.
+    """
     store = Store(url)
     path = store.location.path
     if path is None:
@@ -206,89 +218,6 @@ def recover_ledger(url: str | Path) -> None:
     if not path.exists():
         raise LedgerError("there is no ledger to recover")
     store.recover(path, journal_of(path), problems_of)
-
-
-class LedgerOperations(LedgerViews):
-    """The operations of a ledger. Use :class:`expost.budget.ledger.Ledger`."""
-
-    @staticmethod
-    def upgrade(url: str | Path) -> str:
-        """Migrate a ledger of expost 0.1 to the schema of this version; see ``docs/ledger.md``.
-
-        Returns where the copy of the old ledger is. Raises LedgerError if there is nothing to
-        migrate, the ledger is not sound, or it is in use.
-        """
-        return upgrade_ledger(url)
-
-    @staticmethod
-    def recover(url: str | Path) -> None:
-        """Take a SQLite ledger into use again after a crash under another name.
-
-        This is possible only if the file is sound as it is; otherwise it must be opened once under
-        the name that was used. A journal beside this name that does not belong to the last write is
-        removed.
-        """
-        recover_ledger(url)
-
-    def add_budget(
-        self,
-        name: str,
-        budget: Budget | Guarantee,
-        *,
-        caps: Mapping[str, Budget | Guarantee] | None = None,
-        renews: str | None = None,
-    ) -> None:
-        """Add another budget, one per data set; the arguments are those of :meth:`create`."""
-        terms, limits = checked_terms(name, budget, caps)
-        every = check_renewal(renews)
-        self._store.write(lambda rows: totals.add_budget(rows, name, terms, limits, every))
-
-    def change_budget(
-        self,
-        budget: Budget | Guarantee | None,
-        reason: str,
-        *,
-        name: str | None = None,
-        analyst: str = NO_ANALYST,
-    ) -> None:
-        """Change the limit of a budget, or set, change or remove an analyst's cap.
-
-        The change is an entry of the ledger. A limit may be set below what is used; then nothing
-        more is admitted. What the budget guarantees is the largest limit it ever had.
-
-        Parameters
-        ----------
-        budget : Budget or Guarantee or None
-            The new limit, of the same kind. None removes a cap.
-        reason : str
-            Why it is changed; stored with the entry.
-        name : str, optional
-            Name of the budget. It may be omitted if the ledger has only one.
-        analyst : str, optional
-            The analyst whose cap is changed.
-
-        Raises
-        ------
-        InvalidInput
-            The reason is missing, the limit is of another kind, or there is no such cap.
-        """
-        terms = None if budget is None else as_budget(budget)
-        self._store.write(lambda rows: change_limit(rows, terms, reason, name, analyst))
-
-    def set_alert(self, share: Number | str, command: str, *, budget: str | None = None) -> None:
-        """Store a command that runs when a budget is used up to a share.
-
-        Parameters
-        ----------
-        share : number or str
-            The share of the limit, for example 0.8.
-        command : str
-            The command, run by the shell (:mod:`expost.budget.totals`). An empty text removes the
-            alert at this share.
-        budget : str, optional
-            Name of the budget. It may be omitted if the ledger has only one.
-        """
-        self._store.write(lambda rows: set_alert(rows, budget, share, command))
 
 
 def checked_terms(

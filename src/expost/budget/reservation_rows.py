@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hmac
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 
@@ -19,7 +21,16 @@ from expost.budget.ledger_rows import (
     digest,
 )
 from expost.budget.limits import Budget, Coordinates, Filter, amount_texts
-from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
+from expost.budget.totals import (
+    NO_ANALYST,
+    Standing,
+    amounts,
+    book_earlier,
+    find_filter,
+    readable,
+    renewal_of,
+    update_totals,
+)
 from expost.errors import InvalidInput, LedgerError
 from expost.files import canonical
 from expost.privacy.charges import Charges
@@ -62,6 +73,15 @@ class Reservation:
     def worst_case(self) -> Guarantee:
         """The largest charge of any outcome."""
         return self.charges.worst_case
+
+
+@dataclass(frozen=True)
+class OpenReservation:
+    """A request that has not reported back: reservation without secret, time and memo."""
+
+    reservation: Reservation
+    time: str
+    memo: str
 
 
 @dataclass(frozen=True)
@@ -241,6 +261,37 @@ def admitted_earlier(rows: LedgerRows, row: StoredReservation) -> bool:
     if renewal is None or entry is None:
         return False
     return "" < str(entry.facts.get("period", "")) < renewal.period
+
+
+def standing_of(
+    rows: LedgerRows, budget: str | None, analyst: str, without: Iterable[str] = ()
+) -> Standing:
+    """The state of a budget or a cap, without some reservations."""
+    name, filter_ = find_filter(rows, budget, analyst)
+    count = int(rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0])
+    renewal = renewal_of(rows, name, analyst)
+    settled, held = filter_.settled, filter_.held
+    past = () if renewal is None else renewal.past
+    for identity in without:
+        row = find(rows, identity)
+        if row is None or row.budget != name or analyst not in (NO_ANALYST, row.analyst):
+            continue
+        count -= 1 if row.status == OPEN else 2
+        spent = row.spent(filter_.budget)
+        if spent is None:
+            held = _less(held, row.worst)
+        elif admitted_earlier(rows, row):
+            past = _less(past, spent)
+        else:
+            settled = _less(settled, spent)
+    filter_ = replace(filter_, settled=settled, held=held)
+    renewal = None if renewal is None else replace(renewal, past=past)
+    return Standing(name, analyst, filter_, count, renewal)
+
+
+def _less(total: Coordinates, part: Coordinates) -> Coordinates:
+    # A charge of an earlier period may have left the sums of this one.
+    return tuple(max(a - b, Fraction(0)) for a, b in zip(total, part, strict=True))
 
 
 @lru_cache(maxsize=8)  # few, because a table of charges may be long

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.files import canonical, read_small, require_private
 
 if TYPE_CHECKING:
-    from expost.budget.ledger_views import LedgerViews
+    from expost.budget.ledger import Ledger
 
 ALGORITHM = "ed25519"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
@@ -32,11 +32,7 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 def _ed25519() -> Any:
     """The Ed25519 module of the cryptography package, imported at first use."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError:
-        raise MissingExtra("cryptography", "sign") from None
-    return ed25519
+    return import_extra("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography", "sign")
 
 
 class SigningKey:
@@ -142,7 +138,7 @@ def fingerprint_of_text(public: str) -> str:
         return "unreadable"
 
 
-def signed_head(ledger: LedgerViews, key: SigningKey, time: str) -> dict[str, Any]:
+def signed_head(ledger: Ledger, key: SigningKey, time: str) -> dict[str, Any]:
     """Return the signed head of a ledger at a time (ISO 8601), to be kept elsewhere."""
     sequence, last = ledger.head()
     return key.sign(
@@ -157,7 +153,7 @@ def signed_head(ledger: LedgerViews, key: SigningKey, time: str) -> dict[str, An
 
 
 def head_problems(
-    ledger: LedgerViews, document: Mapping[str, Any], public: str | None = None
+    ledger: Ledger, document: Mapping[str, Any], public: str | None = None
 ) -> list[str]:
     """Say why a ledger does not continue a signed head, one line per problem.
 

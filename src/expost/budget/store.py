@@ -214,6 +214,7 @@ class Store:
 
     def __init__(self, url: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.location = Location(url)
+        self.backend = self.location.backend
         self.read_only = read_only
         self._engine: Any = None
         self._file: DatabaseFile | None = None
@@ -221,26 +222,6 @@ class Store:
         self._stamp = (0, 0)
         self.start_anew()
         _STORES.add(self)
-
-    @property
-    def url(self) -> Any:
-        """The parsed URL."""
-        return self.location.url
-
-    @property
-    def backend(self) -> str:
-        """``"sqlite"`` or ``"postgresql"``."""
-        return self.location.backend
-
-    @property
-    def file(self) -> Path | None:
-        """The SQLite file, or None for other databases."""
-        return self.location.file
-
-    @property
-    def address(self) -> str:
-        """The location of the ledger, without passwords and without options, which may hold one."""
-        return self.location.address
 
     def start_anew(self) -> None:
         """Forget all connections without closing them (in a child that was forked)."""
@@ -279,7 +260,8 @@ class Store:
     def check_schema(self) -> None:
         """Raise LedgerError unless there is a ledger with the schema of this version."""
         if not self.exists():
-            where = ascii(str(self.file)) if self.file else self.address
+            file, address = self.location.file, self.location.address
+            where = ascii(str(file)) if file else address
             raise LedgerError(f"there is no ledger at {where}; make one with: expost ledger create")
         with self.reading(any_journal=True) as rows:
             schema = rows.schema()
@@ -499,9 +481,14 @@ class Store:
         sql = self.location.sql
         try:
             if self.backend == "sqlite":
-                return sql.create_engine(self.url, creator=self._connect_file, max_overflow=-1)
+                return sql.create_engine(
+                    self.location.url, creator=self._connect_file, max_overflow=-1
+                )
             return sql.create_engine(
-                self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1
+                self.location.url,
+                pool_pre_ping=True,
+                isolation_level="READ COMMITTED",
+                max_overflow=-1,
             )
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None

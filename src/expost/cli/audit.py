@@ -22,9 +22,10 @@ from expost.audit.report import AuditReport
 from expost.audit.subjects import (
     SELECTORS,
     NamedFunction,
-    NamedSubject,
     Options,
     Reference,
+    Selection,
+    named_subject,
 )
 from expost.cli.output import FAILURE, Json, notes, show
 from expost.errors import InvalidInput
@@ -104,7 +105,7 @@ def audit_command(
     plots.check_path(plot)
     rating = None if score is None else Reference.parse(score, "score")
     options = Options(selector, overhead, at_least, delta, epsilon, rating)
-    named = NamedSubject(Reference.parse(subject, "subject"), options)
+    named = named_subject(Reference.parse(subject, "subject"), options)
     events = None if event is None else NamedFunction(Reference.parse(event, "event"), "event")
     first, second = load(data, "data"), load(neighbour, "neighbour")
     if _same(first, second):
@@ -121,7 +122,7 @@ def audit_command(
             second,
             runs=runs,
             events=events,
-            delta=None if named.is_selection or epsilon is not None else delta,
+            delta=None if isinstance(named, Selection) or epsilon is not None else delta,
             confidence=confidence,
             workers=workers or max(1, min(os.cpu_count() or 1, runs // _RUNS_PER_WORKER)),
             progress=lambda done, _: display.update(task, completed=done),

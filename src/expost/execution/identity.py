@@ -1,22 +1,15 @@
-"""A fingerprint of data, to notice that a checkpoint belongs to other data.
-
-It is salted, written to the checkpoint only, and never released. Tests:
-``tests/execution/test_checkpoint.py``.
-
-What a checkpoint knows of a mechanism, a query, a score or a codec: fields, code and closure.
+"""What a checkpoint knows of its selection: a fingerprint of data, mechanisms, scores and codecs.
 
 A checkpoint must be refused if anything has changed that the output law depends on. Otherwise a
 resumed selection would mix two mechanisms, or use a noise key again for another query. A name is
 not enough: the sensitivity, the arguments of a ``functools.partial`` or the body of a function may
 have changed under the same name.
 
-What is covered: numbers, texts, arrays, tensors, data frames and collections by content; an
-object's class and fields; a function's code, defaults, closure, the functions and classes of its
-own module that it calls, and the numbers, texts and arrays of that module that it reads; the code
-of an object's class and of its base classes; arguments of ``functools.partial``; the receiver of a
-bound method.
-
-What is not covered:
+Covered: numbers, texts, arrays, tensors, data frames and collections by content; an object's class
+and fields; a function's code, defaults, closure, the functions and classes of its own module that
+it calls, and the numbers, texts and arrays of that module that it reads; the code of an object's
+class and of its base classes; arguments of ``functools.partial``; the receiver of a bound method.
+Not covered:
 
 - installed packages and the standard library, known by name and version (expost by its version);
 - module-level objects that are not functions, classes, numbers, texts or arrays, and functions
@@ -25,12 +18,11 @@ What is not covered:
   a mechanism reads when it runs;
 - the ledger's content, and sources of randomness.
 
-An object can say itself what identifies it: if its class has a method ``checkpoint_identity()``,
-the value that it returns is used in place of the fields.
+If the class of an object has a method ``checkpoint_identity()``, its value is used in place of the
+fields. Only salted hashes are kept, in the checkpoint, and never released. A resume with another
+version of Python is refused, because its compiled code is different.
 
-Only a hash is kept, inside the salted fingerprint of the checkpoint; it is never released. A
-resume with another version of Python is refused, because its compiled code is different. Tests:
-``tests/execution/test_identity.py``.
+Tests: ``tests/execution/test_identity.py``, ``tests/execution/test_checkpoint.py``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.execution.dispatch import OwnedExecutor
 from expost.rationals import count_of
 
@@ -46,10 +46,7 @@ class DaskExecutor(OwnedExecutor):
     """
 
     def __init__(self, client_or_address: Any = None, *, tasks: int | None = None) -> None:
-        try:
-            from distributed import Client
-        except ImportError:
-            raise MissingExtra("distributed", "dask") from None
+        Client = import_extra("distributed", "distributed", "dask").Client
         wanted = None if tasks is None else count_of(tasks, "tasks", at_least=1)
         if not (client_or_address is None or isinstance(client_or_address, (str, Client))):
             raise InvalidInput(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from expost.errors import MissingExtra
+from expost.errors import import_extra
 from expost.privacy.guarantees import RenyiDP
 from expost.privacy.profiles import DEFAULT_ORDERS
 
@@ -47,7 +47,7 @@ def dpsgd_guarantee(
     MissingExtra
         If dp_accounting is not installed.
     """
-    accounting = _accounting()
+    accounting = import_extra("dp_accounting", "dp_accounting", "accounting")
     step = accounting.PoissonSampledDpEvent(
         sampling_rate, accounting.GaussianDpEvent(noise_multiplier)
     )
@@ -74,7 +74,7 @@ def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> Ren
     MissingExtra
         If dp_accounting is not installed.
     """
-    accounting = _accounting()
+    accounting = import_extra("dp_accounting", "dp_accounting", "accounting")
     accountant = accounting.rdp.RdpAccountant(orders=list(orders))
     accountant.compose(event)
     pairs = [
@@ -83,12 +83,3 @@ def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> Ren
         if isfinite(e)
     ]
     return RenyiDP(tuple(a for a, _ in pairs), tuple(e for _, e in pairs))
-
-
-def _accounting() -> Any:
-    """The module dp_accounting."""
-    try:
-        import dp_accounting
-    except ImportError:
-        raise MissingExtra("dp_accounting", "accounting") from None
-    return dp_accounting

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness
 
@@ -79,11 +79,7 @@ def from_opendp(measurement: Any, d_in: Any = 1, neighbours: str = ADD_REMOVE) -
         If ``measurement`` is no measurement, has another output measure, or its input metric is
         unknown or does not fit ``neighbours`` and ``d_in``.
     """
-    try:
-        from opendp.mod import Measurement
-    except ImportError:
-        raise MissingExtra("opendp", "opendp") from None
-    if not isinstance(measurement, Measurement):
+    if not isinstance(measurement, import_extra("opendp.mod", "opendp").Measurement):
         raise InvalidInput("measurement", type(measurement).__name__, "give an opendp Measurement")
     _check_metric(measurement, d_in, neighbours)
     measure = str(measurement.output_measure)

@@ -25,7 +25,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.execution.calls import Raised, call_or_failure
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.rationals import count_of
@@ -65,7 +65,7 @@ def public_settings(
     InvalidInput
         If the space is empty, has other distributions, or has no finite grid.
     """
-    optuna = _optuna()
+    optuna = import_extra("optuna", "optuna")
     if not isinstance(space, Mapping) or not space:
         raise InvalidInput("space", type(space).__name__, "pass names and Optuna distributions")
     for name, distribution in space.items():
@@ -126,7 +126,7 @@ class PrivateStudy:
     def __init__(
         self, space: Mapping[str, Any], *, storage: Any = None, study_name: str = "expost"
     ) -> None:
-        optuna = _optuna()
+        optuna = import_extra("optuna", "optuna")
         self.space = dict(space)
         public_settings(self.space, 1)  # checks the space
         study = optuna.create_study(
@@ -208,7 +208,7 @@ class PrivateStudy:
         """
         if not isinstance(release, Release):
             raise InvalidInput("release", type(release).__name__, "pass a Release")
-        optuna = _optuna()
+        optuna = import_extra("optuna", "optuna")
         inside = {
             name: release.params[name]
             for name, distribution in self.space.items()
@@ -279,7 +279,7 @@ def _scratch(optuna: Any) -> tuple[str, Any]:
 @cache
 def _released_study() -> Any:
     """Return Optuna's Study without the methods that make or write trials."""
-    study = _optuna().study.Study
+    study = import_extra("optuna", "optuna").study.Study
 
     def refuse(self: Any, *arguments: Any, **options: Any) -> Any:
         raise InvalidInput(
@@ -290,12 +290,3 @@ def _released_study() -> Any:
 
     writing = ("ask", "tell", "optimize", "enqueue_trial", "add_trial", "add_trials")
     return type("ReleasedStudy", (study,), dict.fromkeys(writing, refuse))
-
-
-def _optuna() -> Any:
-    """Return the package, imported at first use."""
-    try:
-        import optuna
-    except ImportError:
-        raise MissingExtra("optuna", "optuna") from None
-    return optuna

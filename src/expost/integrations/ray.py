@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.execution.dispatch import OwnedExecutor
 from expost.rationals import count_of
 
@@ -59,10 +59,7 @@ class RayExecutor(OwnedExecutor):
         address: str | None = None,
         tasks: int | None = None,
     ) -> None:
-        try:
-            import ray as ray_module
-        except ImportError:
-            raise MissingExtra("ray", "ray") from None
+        ray = self._ray = import_extra("ray", "ray")
         for field, value, least in (("num_cpus", num_cpus, "> 0"), ("num_gpus", num_gpus, "≥ 0")):
             if (
                 isinstance(value, bool)
@@ -71,8 +68,6 @@ class RayExecutor(OwnedExecutor):
             ):
                 raise InvalidInput(field, value, f"give a number {least}")
         wanted = None if tasks is None else count_of(tasks, "tasks", at_least=1)
-        ray: Any = ray_module
-        self._ray = ray
         self._connected = not ray.is_initialized()
         if self._connected:
             _connect(ray, address)

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, import_extra
 from expost.execution.calls import PartsLost, Raised
 from expost.execution.dispatch import OwnedExecutor, count_try, work
 from expost.execution.parts import part_result, task_of
@@ -46,10 +46,7 @@ class SparkExecutor(OwnedExecutor):
     """
 
     def __init__(self, session: Any = None, *, tasks: int | None = None) -> None:
-        try:
-            from pyspark.sql import SparkSession
-        except ImportError:
-            raise MissingExtra("pyspark", "spark") from None
+        SparkSession = import_extra("pyspark.sql", "pyspark", "spark").SparkSession
         wanted = None if tasks is None else count_of(tasks, "tasks", at_least=1)
         if not (session is None or isinstance(session, SparkSession)):
             raise InvalidInput(

@@ -1,34 +1,21 @@
-"""Discrete Laplace and Gaussian noise on integers and on rational grids.
+"""Discrete Laplace and Gaussian noise on integers and on rational grids, alone and in noise paths.
 
 The samplers are exact, and no floating-point number enters the noise. A query with real values is
 first rounded to a multiple of ``grid``. The rounding ⌊v/grid + ½⌋ is monotone and commutes with
 whole steps, so two scalars at distance at most Δ differ by at most ⌈Δ/grid⌉ steps. In d dimensions
 rounding adds at most one step per coordinate, hence Δ/grid + d in ℓ1 and Δ/grid + √d in ℓ2. The
-noise is scaled to this sensitivity.
+noise is scaled to this sensitivity. Assumption about the caller: ``sensitivity`` bounds what one
+person can change in the *computed* values of the query.
 
-Assumption about the caller: ``sensitivity`` bounds what one person can change in the *computed*
-values of the query.
+**Noise paths**: noise for one query at several levels, so coupled that seeing all levels up to n
+costs as much as level n alone (docs/theory.md, "Noise reduction"). Laplace (Koufogiannis, Han and
+Pappas 2016; Whitehouse et al. 2019): the finest noise is drawn first; coarser levels are functions
+of it and of coins that do not depend on the data. Gaussian (Whitehouse et al. 2022): the estimate
+at variance T_n averages independent releases of precision 1/T_n − 1/T_{n−1}, at ρ = Δ²/(2T_n). The
+caller passes strictly decreasing scales or variances; they are not checked here.
 
-Tests: ``tests/mechanisms/test_discrete_noise.py``.
-
-Noise paths: noise for one query at several levels, coarse to fine.
-
-The levels are coupled so that seeing all levels up to level n costs as much as level n alone.
-
-**Discrete Laplace** (Koufogiannis, Han and Pappas 2016; Whitehouse et al. 2019; here in exact
-integer form). The finest noise is drawn first. The step from the finer p_b = e^{−ε_b/Δ} to the
-coarser p_a = e^{−ε_a/Δ} (ε_a < ε_b) keeps the noise with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
-Otherwise it adds fresh discrete Laplace noise of parameter p_a. Each level then has exactly the
-discrete Laplace distribution. The coarser levels are a function of the finest one and of coins that
-do not depend on the data.
-
-**Gaussian** (Brownian; Whitehouse et al. 2022). The estimate at variance T_n is the
-inverse-variance average of independent releases of precision 1/T_n − 1/T_{n−1}. With discrete
-Gaussians the composed cost is exactly ρ = Δ²/(2T_n).
-
-The caller passes strictly decreasing scales or variances; they are not checked here.
-
-Tests: ``tests/mechanisms/test_noise_paths.py`` (marginal and joint distributions by enumeration).
+Tests: ``tests/mechanisms/test_discrete_noise.py``, ``tests/mechanisms/test_noise_paths.py``
+(marginal and joint distributions by enumeration).
 """
 
 from __future__ import annotations
@@ -193,9 +180,14 @@ class DiscreteNoise(ABC):
     def output_scale(self) -> float:
         """The scale or standard deviation of the noise in the unit of the query."""
 
-    @abstractmethod
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         """Return independent noise for ``count`` values, in steps of the grid."""
+        laplace = self.law == "laplace"
+        if count == 1:  # without a table
+            draw = coins.discrete_laplace if laplace else coins.discrete_gaussian
+            return [draw(self.spread, randomness)]
+        draws = samplers.discrete_laplaces if laplace else samplers.discrete_gaussians
+        return [int(z) for z in draws(self.spread, count, randomness)]
 
     def __call__(self, data: Any, randomness: Randomness) -> Estimate | list[Estimate]:
         """Return the query on ``data`` with fresh noise; see :meth:`answer`."""
@@ -250,11 +242,6 @@ class DiscreteLaplace(DiscreteNoise):
     def output_scale(self) -> float:
         return round_up(self.spread * self.query.unit)
 
-    def noise(self, count: int, randomness: Randomness) -> list[int]:
-        if count == 1:
-            return [coins.discrete_laplace(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_laplaces(self.spread, count, randomness)]
-
 
 @dataclass(frozen=True)
 class DiscreteGaussian(DiscreteNoise):
@@ -295,11 +282,6 @@ class DiscreteGaussian(DiscreteNoise):
     @property
     def output_scale(self) -> float:
         return math.sqrt(self.spread * self.query.unit**2)
-
-    def noise(self, count: int, randomness: Randomness) -> list[int]:
-        if count == 1:
-            return [coins.discrete_gaussian(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_gaussians(self.spread, count, randomness)]
 
 
 def _rational(value: Any) -> Fraction:

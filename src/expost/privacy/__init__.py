@@ -2,8 +2,7 @@
 
 ``guarantees``         PureDP, ApproxDP, ZCDP, RenyiDP: add, compare, convert
 ``charges``            a table: one guarantee per outcome; warnings if it protects little
-``conversions``        the Rényi orders, and from a Rényi divergence to ε at a given δ
-``profiles``           privacy profiles: δ for every ε, of one request
+``profiles``           conversions to (ε, δ); privacy profiles: δ for every ε, of one request
 ``dpsgd``              Rényi curves of DP-SGD, and the noise that a target needs
 ``loss_distribution``  the privacy loss distribution of DP-SGD and of one step, certified
 """

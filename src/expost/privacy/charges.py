@@ -1,14 +1,8 @@
 """What each outcome of a selection costs: a table that is made before any data is read.
 
 A job that may stop at any amount up to its worst case uses a rule instead of a table:
-:meth:`Charges.shares`.
-
-Tests: ``tests/privacy/test_guarantees.py``.
-
-Warnings about guarantees that are valid but protect little.
-
-The numbers that a warning depends on (ε, δ and the number of rows) are public.
-Tests: ``tests/privacy/test_advice.py``.
+:meth:`Charges.shares`. :func:`weaknesses` names guarantees that are valid but protect little, from
+public numbers. Tests: ``tests/privacy/test_guarantees.py``, ``tests/privacy/test_advice.py``.
 """
 
 from __future__ import annotations

@@ -6,23 +6,13 @@ At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α�
 
     A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)}
 
-(Mironov, Talwar and Zhang 2019, §3.3). The divergences of the steps add up.
-
-At other orders A_α − 1 = E[R^α − 1 − α(R − 1)] with R = 1 − q + q·e^{t/σ − 1/(2σ²)} and t standard
-normal. It is summed by the trapezoidal rule with step h. The integrand is analytic for |Im t| ≤ a =
-πσ/2, where |R(t + ia)| ≤ R(t), so the rule errs by at most 2M/(e^{2πa/h} − 1) with M =
-e^{a²/2}·(A_α + 2α + 1) (Trefethen and Weideman 2014, Theorem 5.1); this is added, and so are the
-tails.
-
-These are the numbers of dp_accounting (``integrations.dp_accounting`` calls it directly). They are
-padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of a logarithm near 0.
-
-Tests: ``tests/privacy/test_dpsgd.py``.
-
-The zCDP guarantee of a Gaussian mechanism that an (ε, δ) target allows.
-
-The result is the largest ρ that the tight conversion admits. The search returns the lower end of
-its bracket, so the result never exceeds the target.
+(Mironov, Talwar and Zhang 2019, §3.3). The divergences of the steps add up. At other orders
+A_α − 1 = E[R^α − 1 − α(R − 1)] with R = 1 − q + q·e^{t/σ − 1/(2σ²)} and t standard normal, summed
+by the trapezoidal rule with step h. The integrand is analytic for |Im t| ≤ a = πσ/2, where
+|R(t + ia)| ≤ R(t), so the rule errs by at most 2M/(e^{2πa/h} − 1) with M = e^{a²/2}·(A_α + 2α + 1)
+(Trefethen and Weideman 2014, Theorem 5.1); this is added, and so are the tails. The results are
+those of dp_accounting, padded up by 2^{−40} of themselves, and by 2^{−50} per step for a logarithm
+near 0.
 
 Tests: ``tests/privacy/test_dpsgd.py``.
 """
@@ -414,22 +404,15 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
 
     Parameters
     ----------
-    epsilon : float
-        The target ε > 0, finite.
-    delta : float
-        The target δ, 0 < δ < 1.
+    epsilon, delta : float
+        The target: ε > 0, finite, and 0 < δ < 1.
     neighbours : str, default "add-remove"
         The neighbouring relation, ``"add-remove"`` or ``"replace"``.
 
     Returns
     -------
     ZCDP
-        A guarantee that never exceeds the target and is within 1e-9 of it.
-
-    Raises
-    ------
-    InvalidInput
-        If the target is not valid.
+        The largest ρ that the tight conversion admits, to within 1e-9; it never exceeds the target.
     """
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")

@@ -34,6 +34,7 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
+    from_record,
     round_up,
     set_fields,
 )
@@ -69,14 +70,21 @@ class Guarantee(ABC):
 
     kind: ClassVar[str]
     neighbours: str
+    _counted: ClassVar[tuple[str, ...]]  # the numbers; the last one is the size
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        checked = {name: check_loss(getattr(self, name), name) for name in self._counted}
+        set_fields(self, **checked, neighbours=check_relation(self.neighbours))
+
     def _combine(self, other: Self, function: Callable[[Fraction, Fraction], Fraction]) -> Self:
         """Apply ``function`` to the numbers of both guarantees, pair by pair, and round up."""
+        pairs = zip(self._counted, self._numbers(other), strict=True)
+        combined = {name: apply_up(function, *pair) for name, pair in pairs}
+        return replace(self, **combined)  # type: ignore[type-var]
 
-    @abstractmethod
     def _numbers(self, other: Self) -> Iterable[tuple[float, float]]:
         """The pairs of numbers that a comparison looks at."""
+        return [(getattr(self, name), getattr(other, name)) for name in self._counted]
 
     def require_same_kind(self, other: Guarantee) -> None:
         """Refuse a guarantee of another kind or with another neighbouring relation."""
@@ -223,19 +231,7 @@ class PureDP(Guarantee):
     epsilon: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "pure"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            epsilon=check_loss(self.epsilon, "epsilon"),
-            neighbours=check_relation(self.neighbours),
-        )
-
-    def _combine(self, other: PureDP, function: Callable[[Fraction, Fraction], Fraction]) -> PureDP:
-        return replace(self, epsilon=apply_up(function, self.epsilon, other.epsilon))
-
-    def _numbers(self, other: PureDP) -> Iterable[tuple[float, float]]:
-        return [(self.epsilon, other.epsilon)]
+    _counted: ClassVar[tuple[str, ...]] = ("epsilon",)
 
     def to_zcdp(self) -> ZCDP:
         """Return the zCDP guarantee with ρ = ε²/2 (Bun and Steinke 2016, Proposition 1.4)."""
@@ -287,29 +283,13 @@ class ApproxDP(Guarantee):
     delta: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "approx"
+    _counted: ClassVar[tuple[str, ...]] = ("delta", "epsilon")
 
     def __post_init__(self) -> None:
         delta = round_up(exact(self.delta, "delta", error=InvalidGuarantee))
         if not 0 <= delta < 1:
             raise InvalidGuarantee("delta", self.delta, "give a number with 0 ≤ delta < 1")
-        set_fields(
-            self,
-            epsilon=check_loss(self.epsilon, "epsilon"),
-            delta=delta,
-            neighbours=check_relation(self.neighbours),
-        )
-
-    def _combine(
-        self, other: ApproxDP, function: Callable[[Fraction, Fraction], Fraction]
-    ) -> ApproxDP:
-        return replace(
-            self,
-            epsilon=apply_up(function, self.epsilon, other.epsilon),
-            delta=apply_up(function, self.delta, other.delta),
-        )
-
-    def _numbers(self, other: ApproxDP) -> Iterable[tuple[float, float]]:
-        return [(self.delta, other.delta), (self.epsilon, other.epsilon)]
+        super().__post_init__()
 
     @property
     def shared_delta(self) -> float:
@@ -358,17 +338,7 @@ class ZCDP(Guarantee):
     rho: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "zcdp"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self, rho=check_loss(self.rho, "rho"), neighbours=check_relation(self.neighbours)
-        )
-
-    def _combine(self, other: ZCDP, function: Callable[[Fraction, Fraction], Fraction]) -> ZCDP:
-        return replace(self, rho=apply_up(function, self.rho, other.rho))
-
-    def _numbers(self, other: ZCDP) -> Iterable[tuple[float, float]]:
-        return [(self.rho, other.rho)]
+    _counted: ClassVar[tuple[str, ...]] = ("rho",)
 
     def as_zcdp(self) -> ZCDP:
         return self
@@ -507,18 +477,9 @@ class RenyiDP(Guarantee):
 
 def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
     """Read a guarantee that :meth:`Guarantee.as_dict` wrote; refuse what it would not write."""
-    kinds: dict[str, type[Guarantee]] = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
-    values = dict(record)
-    kind = values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidGuarantee("kind", kind, "give one of " + ", ".join(kinds))
-    try:
-        return kinds[kind](**values)
-    except TypeError:
-        expected = ", ".join(field.name for field in fields(kinds[kind]))  # type: ignore[arg-type]
-        raise InvalidGuarantee(
-            "guarantee", sorted(values), f"a guarantee of kind {kind!r} has the fields {expected}"
-        ) from None
+    kinds = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
+    guarantee: Guarantee = from_record(record, kinds, "guarantee")
+    return guarantee
 
 
 def zero_like(guarantee: Guarantee) -> Guarantee:

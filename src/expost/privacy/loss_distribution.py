@@ -1,51 +1,21 @@
-"""The privacy loss of one step of DP-SGD on a lattice, rounded up, and a rough picture of it.
-
-The argument is in :mod:`expost.privacy.loss_distribution`: discretisation, rounding, truncation.
-Tests: ``tests/privacy/test_loss_distribution.py``.
-
-The privacy loss distribution of DP-SGD: certified bounds of δ, sharper than Rényi curves.
+"""The privacy loss distribution of DP-SGD: certified bounds of δ, sharper than Rényi curves.
 
 One step of Poisson-sampled DP-SGD is dominated by a pair of normal laws, in units of the noise:
 A = (1−q)·N(0, 1) + q·N(μ, 1) and B = N(0, 1) with μ = 1/σ; (A, B) serves the removal of a row and
 (B, A) its addition, and steps compose by products (Zhu, Dong and Wang 2022, Theorems 10 and 11).
 For a pair (P, Q) with the loss L = ln(P/Q) and T independent steps
 
-    δ(ε) = E_P (1 − e^{ε − L₁ − … − L_T})₊.                                                   (1)
+    δ(ε) = E_P (1 − e^{ε − L₁ − … − L_T})₊.
 
-Everything below bounds (1) from above. Nothing is estimated; only tightness depends on the choice
-of cells, tilt and window.
-
-**Discretisation.** (1) is convex in e^{−L_t}, so a loss C between two points a < b of a lattice may
-be replaced by the coin that shows b with probability (1 − e^{a−C})/(1 − e^{a−b}) and a otherwise,
-which keeps the mean of e^{−C} (this is the pessimistic estimate "connect the dots" of Doroshenko et
-al. 2022). (1) rises with every loss and with every probability: each cell's probabilities are
-rounded up, and where floating point moves the edge of a cell by at most τ in the loss, all losses
-are raised by τ, that is, ε is lowered by T·τ. The probabilities of a cell are two integrals of
-normal densities, by Gauss–Legendre quadrature; its remainder on a Bernstein ellipse (Trefethen
-2019, Theorem 19.3) is added, and so is 2^{−40} of the value for rounding.
-
-**Truncation.** Losses above the last cell count as infinite: their probability, times T, is added
-to δ. Sums above the window (below) are bounded by Chernoff's inequality and added to δ.
-
-**Composition.** The probabilities p_k of the loss hk are tilted to p_k·e^{λhk}/M(λ), with λ such
-that sums near the ε of interest become typical. Then the T-fold cyclic convolution is computed by a
-discrete Fourier transform, and the tilt is undone: its weight e^{−λhk}·M(λ)^T is small where δ is
-small, and with it the error of the transform. So δ = 1e-30 has as many digits as δ = 0.1. Sums
-below the window wrap around and are counted at its top, which only adds.
-
-**Rounding of the transform.** A transform of length N errs by at most f·‖·‖₂ in ℓ2, f =
-16·u·log₂N with u = 2^{−53} (Higham 2002, Theorem 24.2, gives 7·u·log₂N). So each of the N values
-before the power errs by η = f·√N·‖p‖₂ at most, after it by T·(η + 32u)·(|p̂| + η)^{T−1}; the mean of
-these, and f·‖·‖₂ for the inverse transform, are added to *every* probability of the window.
+Everything here bounds this from above; cells, tilt and window affect tightness only. The argument
+is in docs/theory.md, "Privacy profiles of DP-SGD": losses between two points of a lattice are
+replaced by a coin that keeps the mean of e^{−L} (Doroshenko et al. 2022); probabilities of a cell
+are rounded up by the remainder of their quadrature (Trefethen 2019, Theorem 19.3) and 2^{−40}; what
+lies above the last cell or the window is added to δ; the T-fold convolution is tilted, so that the
+error of the Fourier transform (Higham 2002, Theorem 24.2) is small where δ is small, and this error
+is added to *every* probability of the window.
 
 Tests: ``tests/privacy/test_loss_distribution.py``.
-
-References
-----------
-Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via Characteristic Function" (2022);
-Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, "Connect the Dots" (2022); Higham, "Accuracy and
-Stability of Numerical Algorithms" (2002); Trefethen, "Approximation Theory and Approximation
-Practice" (2019).
 """
 
 from __future__ import annotations

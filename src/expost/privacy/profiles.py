@@ -1,41 +1,26 @@
 """Conversions to (ε, δ): of a Rényi divergence, of Gaussian noise, and privacy profiles.
 
-**Rényi divergences**, on plain numbers. The default orders are dense where the best order of a
-tuning job lies. Logarithms are padded up (:func:`expost.rationals.pad_up`), so ε is never too
-small. The conversion is valid at every order. A search for the best order therefore needs no
-certificate (Canonne, Kamath and Steinke 2020, Proposition 12; Asoodeh et al. 2020).
+**Rényi divergences**, on plain numbers. Logarithms are padded up (:func:`expost.rationals.pad_up`),
+so ε is never too small. The conversion is valid at every order, so a search for the best one needs
+no certificate (Canonne, Kamath and Steinke 2020, Proposition 12; Asoodeh et al. 2020).
 
-**Gaussian noise on real numbers** has an exact (ε, δ) guarantee. Gaussian noise of standard
-deviation σ on a statistic of ℓ2 sensitivity Δ is μ-Gaussian DP with μ = Δ/σ, and satisfies (ε,
-δ)-DP exactly for
+**Gaussian noise on real numbers.** Noise of standard deviation σ on a statistic of ℓ2 sensitivity Δ
+is μ-Gaussian DP with μ = Δ/σ, and (ε, δ)-DP exactly for δ ≥ Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle
+and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 2.13). It needs noise that is exactly
+normal, or a rounding of such noise (:mod:`expost.randomness.exact_gaussian`); for discrete Gaussian
+noise use :func:`expost.privacy.dpsgd.gaussian_for`. Evaluated like this, e^ε overflows and Φ
+underflows where δ is an ordinary number. Since e^ε·φ(−μ/2 − ε/μ) = φ(μ/2 − ε/μ), the same is
 
-    δ ≥ Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ)
+    δ = φ(u)·(R(u) − R(v)),   u = ε/μ − μ/2,   v = ε/μ + μ/2,   R(x) = Φ(−x)/φ(x).
 
-(Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 2.13). It needs noise that is
-exactly normal, or a rounding of such noise (:mod:`expost.randomness.exact_gaussian`). Discrete
-Gaussian noise does not satisfy it; use :func:`expost.privacy.dpsgd.gaussian_for` there.
+It errs towards more noise: ε/μ is rounded down; u and v have one rounding each, which changes R by
+a relative 2^{−53} at most (0 < 1/R(x) − x < 1/x) and −u²/2 by 2^{−52}·u²; R has a relative error
+below 3·10⁻¹⁵ (:func:`_mills`). Twice that is added for each term, and 10⁻¹⁵·(10 + u²) to ln δ.
 
-Evaluated like this, e^ε overflows and Φ underflows where δ is an ordinary number. Since
-e^ε·φ(−μ/2 − ε/μ) = φ(μ/2 − ε/μ), the same is
-
-    δ = φ(u)·(R(u) − R(v)),   u = ε/μ − μ/2,   v = ε/μ + μ/2,   R(x) = Φ(−x)/φ(x),
-
-where R, the Mills ratio, is about 1/x for large x. The functions of this module err towards more
-noise:
-
-* ε/μ is rounded down. It then belongs to a smaller ε, whose δ is larger.
-* u and v have one rounding each, of a relative 2^{−53}. Because 0 < 1/R(x) − x < 1/x, this changes
-  R by a relative 2^{−53} at most, and it changes −u²/2 by 2^{−52}·u².
-* R is evaluated with a relative error below 3·10⁻¹⁵ (:func:`_mills`). Twice that is added to the
-  difference, for each term, and 10⁻¹⁵·(10 + u²) to the logarithm of δ.
-
-**Privacy profiles**: a bound of δ for every ε. The profile of a mechanism is δ(ε) = max Σ (P −
-e^ε·P′)₊ over both orders of a pair of neighbours. It says more than a Rényi curve. A profile
-belongs to one request: it stands beside its guarantee (:class:`expost.privacy.guarantees.RenyiDP`),
-and a ledger never adds profiles, because the sum is not valid for requests that are chosen
-adaptively.
-
-Every profile errs upwards and does not rise with ε.
+**Privacy profiles**: a bound of δ(ε) = max Σ (P − e^ε·P′)₊ over both orders of a pair of
+neighbours, for every ε. It says more than a Rényi curve, errs upwards and does not rise with ε. It
+belongs to one request: a ledger never adds profiles, because the sum is not valid for requests that
+are chosen adaptively.
 
 Tests: ``tests/privacy/test_profiles.py``, ``tests/privacy/test_gaussian_profile.py``,
 ``tests/privacy/test_guarantees.py``.
@@ -64,6 +49,7 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
+    from_record,
     pad_up,
     round_down,
     round_up,
@@ -487,17 +473,7 @@ _KINDS: dict[str, type[Any]] = {
 
 def profile_from_dict(record: Mapping[str, Any]) -> Profile:
     """Read a profile that ``as_dict`` wrote; refuse what it would not write."""
-    values = dict(record)
-    kind = values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise InvalidGuarantee("profile", kind, "give one of " + ", ".join(_KINDS))
-    try:
-        profile: Profile = _KINDS[kind](**values)
-    except TypeError:
-        expected = ", ".join(field.name for field in fields(_KINDS[kind]))
-        raise InvalidGuarantee(
-            "profile", sorted(values), f"a profile of kind {kind!r} has the fields {expected}"
-        ) from None
+    profile: Profile = from_record(record, _KINDS, "profile")
     return profile
 
 

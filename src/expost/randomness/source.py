@@ -1,19 +1,14 @@
-"""Sources of random bits: the operating system, or a seeded stream for simulations.
-
-Tests: ``tests/randomness/test_source.py``.
-
-Reproducible randomness for each run, derived from the secret key of its selection.
+"""Sources of random bits: the operating system, the key of a selection, or a seed for simulations.
 
 A selection draws one 256-bit key together with its coins. Run j reads SHAKE-256(seed_j ‖ counter)
 with seed_j = BLAKE2b(j) under that key. A run that was lost with its worker, or with the whole
-program, and is repeated therefore gives the *same* output: nothing is drawn a second time, and the
-place where a run is executed changes nothing.
+program, and is repeated therefore gives the *same* output: nothing is drawn a second time.
 
 Assumption: the noise of the runs is pseudo-random from 256 bits of operating-system entropy. This
 is a computational assumption; the generator of the operating system rests on the same one. The key
 and each seed must be kept as secret as the noise itself.
 
-Tests: ``tests/randomness/test_keyed.py``.
+Tests: ``tests/randomness/test_source.py``, ``tests/randomness/test_keyed.py``.
 """
 
 from __future__ import annotations
@@ -191,16 +186,12 @@ on_fork(after_in_child=_renew_lock)
 class KeyedRandomness(Randomness):
     """A deterministic stream of random bits from a 32-byte seed.
 
-    It protects data only as long as its seed is secret. An instance that a user creates counts as
-    simulated, and selectors refuse it like any seeded source. Only :class:`RunKey` creates
-    instances that count as protecting.
+    It protects data only as long as its seed is secret. Selectors refuse an instance that a user
+    creates, like any seeded source; only :class:`RunKey` makes instances that count as protecting.
 
-    ``seed``: 32 bytes. Raises InvalidInput: ``seed`` is not 32 bytes long.
-
-    Threads share one buffer under a lock. No two threads read the same bytes, but the order in
-    which they read decides which bytes each one gets. A mechanism whose output must be the same
-    when it is repeated must read from one thread. A forked child switches to a stream of its own,
-    derived from the seed and fresh entropy, so that parent and child never share a bit.
+    Threads share one buffer under a lock: no two read the same bytes, but their order decides which
+    bytes each one gets, so a mechanism that must repeat its output reads from one thread. A forked
+    child switches to a stream of its own, from the seed and fresh entropy: no bit is shared.
     """
 
     simulated = True

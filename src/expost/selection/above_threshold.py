@@ -30,7 +30,7 @@ from expost.selection.candidate import Candidate, all_copies, check_flag, group_
 from expost.selection.drop_law import DropLaw, pure_levels, pure_rates
 from expost.selection.noise_path import PathSearch
 from expost.selection.random_dropping import DroppingSelector
-from expost.selection.selector import Draws, Selector, require_kind
+from expost.selection.selector import Candidates, Draws, Selector, require_kind
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ class AboveThreshold(DroppingSelector):
     name: ClassVar[str] = "above-threshold"
     takes_queries: ClassVar[bool] = True
     earlier_only: ClassVar[bool] = True
+    allow_nothing = True  # no field: always
+    rule: ClassVar[ReleaseRule] = ReleaseRule.FIRST_PASS_OR_NOTHING
 
     def __post_init__(self) -> None:
         if self.at_least is None:
@@ -101,12 +103,7 @@ class AboveThreshold(DroppingSelector):
         check_flag(self.monotone, "monotone")
         self._check_settings()
 
-    @property
-    def _may_release_nothing(self) -> bool:
-        """Whether "nothing" is an outcome: always."""
-        return True
-
-    def _over_queries(self, candidates: Sequence[Candidate]) -> bool:
+    def _over_queries(self, candidates: Candidates) -> bool:
         """Return whether the candidates are bare queries; refuse settings that do not fit."""
         queries = [isinstance(candidate.mechanism, Query) for candidate in candidates]
         if any(queries) and not all(queries):
@@ -125,7 +122,7 @@ class AboveThreshold(DroppingSelector):
             )
         return queries[0]
 
-    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+    def _refuses_score(self, candidates: Candidates) -> str | None:
         """Refuse a score over queries: the proof of Algorithm 1 compares the noisy number itself.
 
         Under a decreasing score every query that was looked at would have to be paid.
@@ -136,7 +133,7 @@ class AboveThreshold(DroppingSelector):
             else None
         )
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge by the theorems of Algorithm 1 or 2; sums are exact and rounded up."""
         over_queries = self._over_queries(candidates)
         if self._claim() is not None:
@@ -152,7 +149,7 @@ class AboveThreshold(DroppingSelector):
         nothing = PureDP(round_up(overhead), levels[0].neighbours)
         return Charges(tuple(levels), level_places(groups, len(candidates)), nothing)
 
-    def _check_queries(self, candidates: Sequence[Candidate]) -> None:
+    def _check_queries(self, candidates: Candidates) -> None:
         """Refuse queries and settings that the theorems of Algorithm 1 do not cover."""
         all_copies(candidates)
         if self.minimum_drop_level:
@@ -181,7 +178,7 @@ class AboveThreshold(DroppingSelector):
                     "guarantee", candidate.guarantee, "a query needs noise: give ε > 0"
                 )
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the label of the theorem for queries or for mechanisms."""
         if self._over_queries(candidates):
             return "theorem:at-classic-monotone" if self.monotone else "theorem:at-classic"
@@ -190,26 +187,20 @@ class AboveThreshold(DroppingSelector):
         named = f"theorem:generalized-at under Rényi DP (T1 and T2, {self.method})"
         return named + ("" if self.method == "paper" else self._elementary())
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw the drop level (over queries), or the kept copies (over mechanisms)."""
         if self._over_queries(candidates):
             return {"level": geometric(exact(self.overhead, "overhead"), randomness)}
         return {"kept": self.drop_law(candidates).draw(candidates, randomness)}
 
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return the kept copies, or one noisy comparison per query, in the order of the list."""
         if "kept" in draws:
-            return [Run(index, candidates[index].call) for index in draws["kept"]]
+            return super()._runs(candidates, charges, draws)
         return [
             Run(index, noisy_comparison(candidates[index], draws["level"]))
             for index in all_copies(candidates)
         ]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the first run that passes, or nothing."""
-        return ReleaseRule.FIRST_PASS_OR_NOTHING
 
 
 @dataclass(frozen=True, repr=False)
@@ -255,14 +246,14 @@ class PlannedAttempt(AboveThreshold):
 
     charged_delta: float | None = None
 
-    def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
+    def remember(self, candidates: Candidates) -> PlannedAttempt:
         """Work out charges and drop law for these candidates once; both are public."""
         charges, law = super()._price(candidates), super().drop_law(candidates)
         known = (tuple(candidates), with_delta(charges, self.charged_delta), law)
         object.__setattr__(self, "_known", known)
         return self
 
-    def _remembered(self, candidates: Sequence[Candidate]) -> tuple[Charges, DropLaw] | None:
+    def _remembered(self, candidates: Candidates) -> tuple[Charges, DropLaw] | None:
         """Return charges and law if these are the very candidates they were worked out for."""
         known: tuple[tuple[Candidate, ...], Charges, DropLaw] | None = getattr(self, "_known", None)
         if known is None or len(known[0]) != len(candidates):
@@ -270,13 +261,13 @@ class PlannedAttempt(AboveThreshold):
         same = all(a is b for a, b in zip(known[0], candidates, strict=True))
         return known[1:] if same else None
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         known = self._remembered(candidates)
         if known is not None:
             return known[0]
         return with_delta(super()._price(candidates), self.charged_delta)
 
-    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
+    def drop_law(self, candidates: Candidates) -> DropLaw:
         known = self._remembered(candidates)
         return super().drop_law(candidates) if known is None else known[1]
 
@@ -293,7 +284,7 @@ class PlannedPath(PathSearch):
         """Return the selector's name and public settings in plain JSON types."""
         return {**super().settings(), "training": self.training}
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         charges = super()._price(candidates)
         if self.orders is not None:
             levels = tuple(level.to_renyi(self.orders) for level in charges.levels)
@@ -310,7 +301,7 @@ class Tell(Selector):
     name: ClassVar[str] = "tell"
     runs_here: ClassVar[bool] = True
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         guarantee = candidates[0].guarantee.as_pure()
         assert guarantee is not None
         charge: Guarantee = guarantee.to_approx(0)
@@ -320,16 +311,5 @@ class Tell(Selector):
             charge = guarantee.to_zcdp()
         return Charges.from_list([charge], charge)
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         return "discrete Laplace noise"
-
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        return {}
-
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        return [Run(0, candidates[0].call)]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        return ReleaseRule.BEST

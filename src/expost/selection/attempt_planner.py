@@ -6,14 +6,10 @@ least ``PASS`` in every scenario. Runs count a little, too. It moves one attempt
 or smaller overhead, fewer low levels, more copies, another share of δ, until no single move helps.
 
 Everything here is public and computed before data is read. The schedule affects the cost only: the
-charges of each attempt hold whatever the schedule is.
-
-Fast estimates of the charges of many attempts over one ladder of levels, for the planner.
-
-All attempts of a job drop a level at the same rate, so the bounds on competitors (the costly part
-of pricing) are shared: they are computed once, at a few orders and shifts for each level, and
-every attempt is estimated from them. The charges that are paid come from :class:`AboveThreshold`
-itself. Tests: ``tests/selection/test_attempts.py``.
+charges that are paid come from :class:`AboveThreshold` itself. The search uses estimates of them:
+all attempts of a job drop a level at the same rate, so the bounds on competitors (the costly part
+of pricing) are computed once, at a few orders and shifts for each level.
+Tests: ``tests/selection/test_attempts.py``.
 """
 
 from __future__ import annotations

@@ -3,17 +3,9 @@
 An attempt is one run of Algorithm 2 (:class:`expost.selection.above_threshold.AboveThreshold`)
 with its own draw, its own charges and its own share of δ. A miss releases nothing and costs about
 the attempt's overhead. The attempts are planned before data is read
-(:mod:`expost.selection.attempt_planner`). All records here are public:
-
-- :class:`Ladder` and :class:`Schedule`: the levels of a job and its attempts.
-- :class:`Belief`: which share of the settings passes at each level, as scenarios with weights. It
-  affects the expected cost only: charges are valid whatever the truth is.
-- :func:`chances_of`: the outcomes of one attempt. At drop level x a copy of a level with rate γ is
-  kept with probability e^{−γx}, and a kept copy passes with probability p, the share of settings
-  that passes. Runs are made level by level and end with the first pass. The probabilities are
-  integrals over x ~ Exp(ε′), taken by a midpoint rule: they are for orientation and no charge
-  depends on them.
-- :func:`reach_of`: chance of passing, total ε and number of runs, level by level.
+(:mod:`expost.selection.attempt_planner`). All records here are public. A :class:`Belief` (which
+share of the settings passes at each level) affects the expected cost only: charges are valid
+whatever the truth is, and no charge depends on the chances here.
 
 Composition of attempts: docs/theory.md ("Attempts in sequence"),
 ``tests/theorems/test_attempts.py``.
@@ -45,10 +37,6 @@ class Attempt:
     first: int
     repeats: int
     delta_share: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record in plain JSON types."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -142,7 +130,7 @@ class Schedule:
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Return the attempts in plain JSON types."""
-        return [attempt.as_dict() for attempt in self.attempts]
+        return [dict(vars(attempt)) for attempt in self.attempts]
 
 
 def level_of(candidate: Candidate) -> float:

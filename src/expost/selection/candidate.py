@@ -1,8 +1,6 @@
-"""What may run: mechanisms with their guarantees and public settings.
+"""What may run: mechanisms with their guarantees and public settings; and checks of settings.
 
 Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
-
-Checks of settings that selectors share.
 """
 
 from __future__ import annotations
@@ -165,36 +163,39 @@ def group_equal(
     in_order: bool = False,
 ) -> list[CandidateGroup]:
     """Join equal candidates, so that pricing and drawing work on groups instead of copies."""
-    canonical: dict[Guarantee, int] = {}
-    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
-    number_of: dict[int, int] = {}
-    groups: list[tuple[Guarantee, Number | None, list[int]]] = []
-    latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
-    previous: tuple[int, Number | None, Fraction | None] | None = None
-    for index, candidate in enumerate(candidates):
-        number = number_of.get(id(candidate.guarantee))
-        if number is None:
-            number = canonical.setdefault(candidate.guarantee, len(canonical))
-            number_of[id(candidate.guarantee)] = number
-        key = (
-            number,
-            candidate.drop_rate,
-            None if weights is None else weights[index] / candidate.repeats,
-        )
-        if key not in latest or (in_order and key != previous):
-            latest[key] = len(groups)
-            groups.append((candidate.guarantee, candidate.drop_rate, []))
-        groups[latest[key]][2].append(index)
+    members: dict[tuple[Any, ...], list[int]] = {}
+    previous, run = None, 0
+    for index, (candidate, number) in enumerate(
+        zip(candidates, numbered_guarantees(candidates)[1], strict=True)
+    ):
+        weight = None if weights is None else weights[index] / candidate.repeats
+        key = (number, candidate.drop_rate, weight)
+        run += in_order and key != previous  # only neighbours in the list are joined
+        members.setdefault((run, *key), []).append(index)
         previous = key
     return [
         CandidateGroup(
-            guarantee,
-            drop_rate,
-            tuple(members),
-            sum(candidates[member].repeats for member in members),
+            candidates[group[0]].guarantee,
+            candidates[group[0]].drop_rate,
+            tuple(group),
+            sum(candidates[member].repeats for member in group),
         )
-        for guarantee, drop_rate, members in groups
+        for group in members.values()
     ]
+
+
+def numbered_guarantees(candidates: Sequence[Candidate]) -> tuple[list[Guarantee], list[int]]:
+    """Return the distinct guarantees, and the number of the one of each candidate."""
+    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
+    known: dict[int, int] = {}
+    distinct: dict[Guarantee, int] = {}
+    numbers = []
+    for candidate in candidates:
+        guarantee = candidate.guarantee
+        if id(guarantee) not in known:
+            known[id(guarantee)] = distinct.setdefault(guarantee, len(distinct))
+        numbers.append(known[id(guarantee)])
+    return list(distinct), numbers
 
 
 def level_places(groups: Sequence[CandidateGroup], count: int) -> tuple[int, ...]:

@@ -5,17 +5,15 @@ The guarantee, the assumptions and the tests are stated in :class:`Doubling`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
 from expost.errors import InvalidInput
-from expost.execution.engine import ReleaseRule, Run
+from expost.execution.engine import ReleaseRule
 from expost.privacy.charges import Charges
-from expost.randomness.source import Randomness
-from expost.selection.candidate import Candidate, all_copies, check_goal
-from expost.selection.selector import Draws, Selector
+from expost.selection.candidate import all_copies, check_goal
+from expost.selection.selector import Candidates, Selector
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,14 @@ class Doubling(Selector):
 
     at_least: float
     name: ClassVar[str] = "doubling"
+    rule: ClassVar[ReleaseRule] = ReleaseRule.FIRST_PASS_OR_NOTHING
 
     def __post_init__(self) -> None:
         if self.at_least is None:
             raise InvalidInput("at_least", None, "give the number that a score must reach")
         check_goal(self.at_least)
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge the sum of the guarantees up to each candidate."""
         all_copies(candidates)
         charges = list(
@@ -61,20 +60,6 @@ class Doubling(Selector):
             charges = [charge.to_approx(total.shared_delta) for charge in charges]
         return Charges.from_list(charges, total)
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result."""
         return "sequential composition, stopped at the first pass"
-
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        """Draw nothing: every candidate is run until one passes."""
-        return {}
-
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        """Return every copy in the order of the list."""
-        return [Run(index, candidates[index].call) for index in all_copies(candidates)]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the first run that passes, or nothing."""
-        return ReleaseRule.FIRST_PASS_OR_NOTHING

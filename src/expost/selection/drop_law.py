@@ -2,22 +2,19 @@
 
 A level k = k₀ + G with G ~ Geom(e^{−ε′h}) is drawn once. Then every copy of candidate i is kept
 with probability e^{−γ_i·h·k}. All coins are exact; h = 1 under pure DP. The number kept among the
-copies of a group is binomial, and the kept copies are a uniform subset of that size. So the time of
-a draw depends on the number of copies kept, not on the number of copies.
+copies of a group is binomial, and the kept copies are a uniform subset of that size, so the time of
+a draw depends on the number of copies kept. The level and the kept copies are secret; their law
+(:class:`DropLaw`) is public.
 
-The level and the kept copies are secret; their law (:class:`DropLaw`) is public. Pricing and
-planning need its probabilities, where ``overhead`` and ``rates`` are per step: ε′h and γh. Sums
-over k are split into cells of consecutive levels; the mass of a cell has a closed form, and the
-last cell is infinite. In each cell a function that falls with k is bounded above by its value at
-the first level, and a function that grows by its value at the last level.
+Pricing and planning need its probabilities, where ``overhead`` and ``rates`` are per step: ε′h and
+γh. Sums over k are split into cells of consecutive levels; the mass of a cell has a closed form,
+and the last cell is infinite. In each cell a function that falls with k is bounded above by its
+value at the first level, one that grows by its value at the last. For planning only:
+:func:`run_counts`, and :func:`repeats_for` (``theorem:goodness-guarantee``).
 
 Tests: ``tests/statistical/test_selectors.py`` (the draws against the enumerated law),
-``tests/theorems/test_pure.py`` and ``tests/theorems/test_renyi.py`` (the guarantees of that law),
-``tests/theorems/test_plan.py``, ``tests/selection/test_renyi_charges.py`` (sums over levels).
-
-For planning only: how many runs there will be (:func:`run_counts`), and how many copies of a
-candidate find a good output (:func:`repeats_for`, ``theorem:goodness-guarantee``). No guarantee
-depends on them.
+``tests/theorems/test_pure.py``, ``tests/theorems/test_renyi.py``, ``tests/theorems/test_plan.py``,
+``tests/selection/test_renyi_charges.py``.
 """
 
 from __future__ import annotations

@@ -1,46 +1,24 @@
 """Stop a path by noisy counts on held-out rows: fresh noise at every look.
 
-The path is made of the training rows. The count f_i of look i (how many held-out rows the output of
-level i gets right) is made of other rows. Look i passes if f_i + y_i ≥ t_i, with public thresholds
-t_i and fresh noise y_i = u_i − d_i, where u_i ~ Geom(e^{−a_i/c}) and d_i ~ Geom(e^{−b_i/c}): a
-discrete Laplace law that falls at the rate a_i above 0 and b_i below it. One person raises every
-count by between 0 and c, or lowers every count by that much (``steps`` is c). The noisy count
-f_i + y_i of the look at which the search ends is released with its output.
+The path is made of the training rows, the count f_i of look i (how many held-out rows the output of
+level i gets right) of other rows. Look i passes if f_i + y_i ≥ t_i, with public thresholds t_i and
+fresh noise y_i = u_i − d_i, u_i ~ Geom(e^{−a_i/c}) and d_i ~ Geom(e^{−b_i/c}), for counts that one
+person changes by at most c (``steps``). The noisy count of the look at which the search ends is
+released with its output, passed or not: a miss is a stop at the last look.
 
-**Cost: none beyond the level.** a_i = ε_i and b_1 + … + b_i = ε_i. *A person in the training rows:*
-given the path, the looks do not depend on this person, so the search is post-processing of the path
-and costs ε_i (with the path's δ). *A person in the held-out rows:* the path does not depend on this
-person. Given any path, the search stops at i with noisy count v with probability g_i(v −
-f_i)·Π_{j<i} H_j(t_j − f_j), where g_j is the law of y_j and H_j(x) = P(y_j < x). Let D′ have the
-additional person, so f′_j − f_j is between 0 and c. The first factor grows by at most e^{a_i}
-and falls by at most e^{b_i}. The others do not grow; each falls by at most e^{b_j}, because log H_j
-is concave and has the slope b_j/c below 0. So the logarithm of the ratio lies between −(b_1 + … +
-b_i) and a_i. **It is the larger of both that is paid, not the sum:** a person who makes it likelier
-to pass now has made it less likely to have failed before.
-The two groups of rows are disjoint and the split is public, so together the outcome costs ε_i.
+**Cost: none beyond the level** (docs/theory.md, "Stopping by held-out rows"). If one person moves
+all counts the same way, a_i = ε_i and b_1 + … + b_i = ε_i. It is the larger of both that is paid,
+not the sum: who makes it likelier to pass now has made it less likely to have failed before. If
+counts may rise and fall (``monotone=False``), the costs add: a_i + b_1 + … + b_{i−1} = ε_i, and
+b_i ≤ a_i. Each person is in one of the two groups of rows, whose split is public.
 
-**A miss is a stop at the last look m.** The proof does not ask whether v reaches t_m: of the look
-at which the search ends only g_m(v − f_m) enters. So a search in which no look passes releases the
-last output with its noisy count, too, and costs the last level.
+**Confidence.** If f_i is below the goal and t_i = goal + m_i, look i passes with probability
+e^{−a_i(m_i+1)/c}·(1 − e^{−b_i/c})/(1 − e^{−(a_i+b_i)/c}). The margins m_i make it at most
+(1 − confidence)/looks. The same bounds "the exact count is below the noisy one less m_i".
 
-**Counts that may rise and fall.** If one person may raise some counts and lower others, by at most
-c (``monotone=False``), the costs add: a_i + b_1 + … + b_{i−1} = ε_i, and b_i ≤ a_i.
-
-**Confidence.** If f_i is below the goal and t_i = bar + m_i, look i passes only if y_i ≥ m_i + 1.
-The outputs do not depend on y, so this has probability e^{−a_i(m_i+1)/c}·(1 − e^{−b_i/c})/(1 −
-e^{−(a_i+b_i)/c}). With margins such that this is at most (1 − confidence)/looks for each look, the
-search passes an output below the bar with probability at most 1 − confidence (a sum over all looks,
-made or not). The same bound holds for "the exact count is below the noisy one less m_i", whatever
-the exact count is.
-
-**Why not one noisy threshold for many looks** (Algorithm 1, drawn anew in stages): there the costs
-of threshold and look add, and an unlucky threshold spoils its stage. On Adult and MNIST fresh noise
-reaches the same goals at 9 % less ε, and at 16 % less if counts rise and fall.
-
-**Levels in ρ.** Under zCDP and at Rényi orders an ex-post pure cost ε̃ is *not* ε̃²/2, so the noise
-above has no cheap form there. :class:`GaussianCounts` adds Gaussian noise to every count instead:
-look i is (ρ_i − ρ_{i−1})-zCDP for a person in the held-out rows, and all looks up to i are together
-ρ_i, which is what a person in the training rows pays (docs/theory.md, "Stopping under zCDP").
+**Levels in ρ.** Under zCDP and at Rényi orders an ex-post pure cost ε̃ is *not* ε̃²/2, so
+:class:`GaussianCounts` adds Gaussian noise to every count: look i is (ρ_i − ρ_{i−1})-zCDP for a
+person in the held-out rows (docs/theory.md, "Stopping under zCDP").
 
 Tests: ``tests/selection/test_held_out.py`` (enumeration of the law; the confidence),
 ``tests/theorems/test_stopping_under_zcdp.py``.

@@ -1,33 +1,20 @@
 """Any statistic of known sensitivity, followed by post-processing, searched from coarse to fine.
 
 A :class:`NoisePath` is a vector statistic, its sensitivity, and a function that turns a noisy value
-of it into an output: parameters of a model, principal components, a table. :meth:`NoisePath.levels`
-makes one candidate per privacy level, and :class:`PathSearch` looks at the levels from coarse to
-fine until an output reaches a goal. Only the last level that was looked at is paid.
+of it into an output. :meth:`NoisePath.levels` makes one candidate per privacy level, and
+:class:`PathSearch` looks at the levels from coarse to fine until an output reaches a goal. Only the
+last level that was looked at is paid; a miss is a stop at the last one. Proofs: docs/theory.md,
+"Vector statistics with exact rounded Gaussians", "One δ for all looks", "Stopping under zCDP".
 
-**Gaussian paths** (Whitehouse et al. 2022). Level i allows μ_i-Gaussian DP, μ_1 < μ_2 < …. Look j
-releases y_j = round(s + σ_j·z_j), a rounding of exactly normal noise
-(:mod:`expost.randomness.exact_gaussian`), with (Δ/σ_j)² ≤ μ_j² − μ_{j−1}². The output of level i is
-made of the inverse-variance average of y_1, …, y_i. These are post-processing of independent
-Gaussian releases whose squared μ add up to at most μ_i², so all looks up to level i are together
-μ_i-Gaussian DP. Nothing of a finer level exists before it is looked at.
+**Gaussian paths** (Whitehouse et al. 2022). Look j releases y_j = round(s + σ_j·z_j), a rounding of
+exactly normal noise, with (Δ/σ_j)² ≤ μ_j² − μ_{j−1}², so all looks up to level i are together
+μ_i-Gaussian DP. The output of level i is made of the inverse-variance average of y_1, …, y_i.
+Nothing of a finer level exists before it is looked at. Under (ε, δ) level i is charged ε_i, with
+one δ for all levels (:func:`expost.privacy.profiles.stopped_delta`); under zCDP ρ_i.
 
-**Claim under (ε, δ).** Level i is (ε_i, δ_i)-DP, exactly converted
-(:mod:`expost.privacy.profiles`). Stopping at i is a function of what was released up to
-level i and of coins, so the outcomes "stopped at i" satisfy P(S) ≤ e^{ε_i}·P′(S) + δ_i for every
-set S of them. Summed over i, the search is ex-post (ε_i, Σ_j δ_j)-DP. It is charged less than the
-sum: what a rule gains by stopping at i it loses at later levels
-(:func:`expost.privacy.profiles.stopped_delta`). A *miss* is
-the outcome of having looked at all levels. It is a stop at the last one: it costs this level, and
-releases its output. Under zCDP level i is charged ρ_i (the moment of order α times
-e^{−α(α−1)ρ_i} is a supermartingale; docs/theory.md, "Stopping under zCDP"), and under pure DP
-(Laplace) ε_i.
-
-**Laplace paths** (:func:`expost.randomness.samplers.laplace_paths`). The statistic is rounded
-to a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
-discrete Laplace noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded statistic.
-
-Held-out rows can decide where to stop: :mod:`expost.selection.held_out`.
+**Laplace paths** (:func:`expost.randomness.samplers.laplace_paths`), pure DP: level i is charged
+ε_i. The statistic is rounded to a lattice of step u, the largest power of two that is at most
+2^{−10}·Δ/d in d dimensions, and noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded one.
 
 Tests: ``tests/selection/test_noise_path.py`` (the law of what leaves, by enumeration).
 """
@@ -56,7 +43,7 @@ from expost.randomness.source import SEED_BYTES, Randomness, RunKey
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
 from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.held_out import GaussianCounts, HeldOut
-from expost.selection.selector import Draws, Selector
+from expost.selection.selector import Candidates, Draws, Selector
 
 _LAPLACE_BITS = 10
 
@@ -277,7 +264,7 @@ class PathSearch(Selector):
         held = None if self.held_out is None else self.held_out.settings()
         return {"name": self.name, "at_least": self.at_least, "held_out": held}
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge each level its ε (or ρ), with the δ of all levels; a miss costs the last."""
         levels = path_levels(candidates)
         guarantees = [level.guarantee for level in levels]
@@ -293,7 +280,7 @@ class PathSearch(Selector):
             )
         return Charges.from_list(guarantees, guarantees[-1])
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
         level = path_levels(candidates)[0]
         named = level.path.theorem(level.law)
@@ -301,29 +288,27 @@ class PathSearch(Selector):
             return named
         return f"{named}; {self.held_out.theorem}"
 
-    def _sent(self, candidates: Sequence[Candidate]) -> Sequence[Any]:
+    def _sent(self, candidates: Candidates) -> Sequence[Any]:
         """Return what counts the held-out rows of a large table."""
         return [] if self.held_out is None else [self.held_out.count]
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw the key of the path's noise."""
         return {"path": randomness.bytes(SEED_BYTES).hex(), "simulated": randomness.simulated}
 
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return one look per level, from coarse to fine."""
         levels = path_levels(candidates)
         walk = levels[0].path.walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
         return [Run(index, _Look(walk, index, self.held_out)) for index in range(len(levels))]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Release the first level that passes, or the last one, which is paid, as missed."""
         if self.at_least is None:
             raise InvalidInput("at_least", None, "give the number that a score must reach")
         return ReleaseRule.FIRST_PASS_OR_LAST
 
-    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+    def _refuses_score(self, candidates: Candidates) -> str | None:
         """Refuse a score with held-out rows: the proof compares the noisy count itself."""
         return (
             None
@@ -436,7 +421,7 @@ def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]
     return step, [moved / level.guarantee.size for level in levels]
 
 
-def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
+def path_levels(candidates: Candidates) -> list[PathLevel]:
     """Return the candidates' mechanisms if they are the levels of one path, coarse to fine."""
     levels = [
         candidate.mechanism

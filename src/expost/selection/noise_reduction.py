@@ -23,9 +23,9 @@ from expost.mechanisms.discrete_noise import (
 )
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
-from expost.selection.candidate import Candidate, check_goal, check_noise_levels
+from expost.selection.candidate import check_goal, check_noise_levels
 from expost.selection.release import Release
-from expost.selection.selector import Draws, Selector
+from expost.selection.selector import Candidates, Draws, Selector
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class NoiseReduction(Selector):
 
     def refine(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         data: Any,
         *,
         randomness: Randomness | None = None,
@@ -92,13 +92,13 @@ class NoiseReduction(Selector):
             value = settle_failure(call_or_failure(run.call, data, source), run.index, None)
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge each level its own guarantee; "nothing" costs the last."""
         _levels(candidates)
         guarantees = [candidate.guarantee for candidate in candidates]
         return Charges.from_list(guarantees, guarantees[-1])
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
         if _levels(candidates)[0].law == "laplace":
             return (
@@ -107,7 +107,7 @@ class NoiseReduction(Selector):
             )
         return "Brownian noise reduction (Whitehouse et al. 2022), discrete Gaussian increments"
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw one coupled noise path per dimension of the query."""
         levels = _levels(candidates)
         path = laplace_path if levels[0].law == "laplace" else gaussian_path
@@ -117,9 +117,7 @@ class NoiseReduction(Selector):
             "noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]
         }
 
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return one run per level, from coarse to fine."""
         return [
             Run(index, _Level(level, tuple(Fraction(*ratio) for ratio in noise)))
@@ -128,7 +126,7 @@ class NoiseReduction(Selector):
             )
         ]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Release the first level that passes, or nothing."""
         if self.at_least is None:
             raise InvalidInput(
@@ -148,7 +146,7 @@ class _Level:
         return self.level.answer(data, self.noise)
 
 
-def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
+def _levels(candidates: Candidates) -> list[DiscreteNoise]:
     """Return the candidates' mechanisms if they are one query at increasing ε (or ρ)."""
     levels = [
         candidate.mechanism

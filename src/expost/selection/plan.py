@@ -1,12 +1,8 @@
 """Plan a tuning job from public numbers: charges, chances and the runs to expect.
 
-No data is read and nothing is charged. The charges come from the selectors that would run. All
-other numbers are estimates for orientation and may use floating point. :func:`plan_levels` plans
-the best of all settings in one request (Algorithm 3); :meth:`Plan.to_goal` adds the attempts to
-reach a goal (Algorithm 2, :mod:`expost.selection.attempts`).
-
-Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``,
-``tests/selection/test_attempts.py``.
+No data is read and nothing is charged. The charges come from the selectors that would run; other
+numbers are estimates. :func:`plan_levels` plans the best of all settings in one request
+(Algorithm 3); :meth:`Plan.to_goal` adds the attempts to reach a goal (Algorithm 2).
 
 :func:`published_charges` is ``theorem:max-score-rdp`` exactly as published, for comparison only.
 The drop rates equal the divergences at the order of the analysis. For each order α::
@@ -15,8 +11,10 @@ The drop rates equal the divergences at the order of the analysis. For each orde
     τ = Σ_j ε′/(ε′+ε_j),
 
 and the conversion to an (ε̃, δ) claim (``lem:rdp-v-dp``) adds ln(1/δ)/(α−1). Here each level uses
-its own best α and ℓ. This makes the published bound look better than it is, because one run has
-one α.
+its own best α and ℓ, which makes the bound look better than it is: one run has one α.
+
+Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``,
+``tests/selection/test_attempts.py``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ share.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +19,7 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ZCDP, PureDP, RenyiDP, zero_like
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_normal
-from expost.selection.candidate import Candidate, check_flag, check_goal, group_equal, level_places
+from expost.selection.candidate import check_flag, check_goal, group_equal, level_places
 from expost.selection.drop_law import (
     ChargeKind,
     DropLaw,
@@ -37,7 +36,7 @@ from expost.selection.renyi.table import (
     rate_renyi,
     renyi_problem,
 )
-from expost.selection.selector import Draws, Selector, require_kind
+from expost.selection.selector import Candidates, Draws, Selector, require_kind
 
 _SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
 
@@ -55,12 +54,8 @@ class DroppingSelector(Selector):
     order: Number | tuple[Number, ...] | None
     method: str
     weights: tuple[float, ...] | None
+    allow_nothing: bool
     earlier_only: ClassVar[bool]
-
-    @property
-    @abstractmethod
-    def _may_release_nothing(self) -> bool:
-        """Whether "nothing" is a possible outcome."""
 
     def _check_settings(self) -> None:
         """Refuse settings that are not valid, before any candidate is known."""
@@ -84,7 +79,7 @@ class DroppingSelector(Selector):
             return ", at this or a larger order, or plain composition"
         return ", or by profiles (T3), or plain composition" if self.method == "sharp" else ""
 
-    def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, ChargeKind]:
+    def _rated(self, candidates: Candidates) -> tuple[Rated, ChargeKind]:
         """Return the groups with curves and drop rates under Rényi DP, and the claim."""
         claim = self._claim()
         if claim is None:
@@ -97,26 +92,16 @@ class DroppingSelector(Selector):
             group_equal(candidates, weights, in_order=self.earlier_only), claim
         ), claim
 
-    def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
+    def renyi_problem(self, candidates: Candidates) -> Problem:
         """Return the problem that the Rényi pricing solves. No data is read."""
-        rated, claim = self._rated(candidates)
-        return renyi_problem(
-            candidates,
-            rated,
-            claim,
-            overhead=float(self.overhead),
-            minimum=self.minimum_drop_level,
-            allow_nothing=self._may_release_nothing,
-            earlier_only=self.earlier_only,
-            weights=self.weights,
-        )
+        return renyi_problem(self, candidates, *self._rated(candidates))
 
-    def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
+    def analyse(self, candidates: Candidates) -> RenyiTable:
         """Return the Rényi charges with the order and shift behind each. No data is read."""
         rated, claim = self._rated(candidates)
         return price_renyi(candidates, rated, claim, self.renyi_problem(candidates))
 
-    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
+    def drop_law(self, candidates: Candidates) -> DropLaw:
         """Return the law of what is kept: exact, public, and the same for every data set."""
         overhead = exact(self.overhead, "overhead")
         if self._claim() is None:
@@ -199,12 +184,7 @@ class RandomDropping(DroppingSelector):
         if self.max_runs is not None:
             count_of(self.max_runs, "max_runs", at_least=1)
 
-    @property
-    def _may_release_nothing(self) -> bool:
-        """Whether "nothing" is an outcome: only if ``allow_nothing``."""
-        return self.allow_nothing
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge ε_i + γ_i + ε′ under pure DP, or by the Rényi analysis; rounded up."""
         self._check_copies(sum(candidate.repeats for candidate in candidates))
         if self._claim() is not None:
@@ -224,7 +204,7 @@ class RandomDropping(DroppingSelector):
                 f"the candidates make {copies} copies in all; give fewer, or a larger max_runs",
             )
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the label of the theorem for pure or Rényi DP."""
         if self._claim() is None:
             return "theorem:max-score"
@@ -232,7 +212,7 @@ class RandomDropping(DroppingSelector):
             return "theorem:max-score-rdp"
         return f"theorem:max-score-rdp, sharpened (T1, {self.method}){self._elementary()}"
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw the kept copies; unless ``allow_nothing``, draw again until something is kept."""
         law = self.drop_law(candidates)
         if not self.allow_nothing:
@@ -255,9 +235,7 @@ class RandomDropping(DroppingSelector):
                 "lower minimum_drop_level, or set allow_nothing=True",
             )
 
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return the kept copies in the order of the list, or by priority if there is a goal."""
         kept = draws["kept"]
         if self.at_least is not None:
@@ -265,7 +243,7 @@ class RandomDropping(DroppingSelector):
             kept = sorted(kept, key=lambda index: (-rank[index], index))
         return [Run(index, candidates[index].call) for index in kept]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Release the best run, or with a goal the first that passes."""
         if self.at_least is None:
             return ReleaseRule.BEST
@@ -273,13 +251,13 @@ class RandomDropping(DroppingSelector):
         return ReleaseRule.FIRST_PASS_OR_FIRST
 
 
-def _check_priorities(candidates: Sequence[Candidate]) -> None:
+def _check_priorities(candidates: Candidates) -> None:
     """Refuse a list in which only some candidates have a priority."""
     if len({candidate.priority is None for candidate in candidates}) > 1:
         raise InvalidCandidate("priority", None, "give a priority to every candidate, or to none")
 
 
-def _priorities(candidates: Sequence[Candidate], charges: Charges) -> list[Fraction]:
+def _priorities(candidates: Candidates, charges: Charges) -> list[Fraction]:
     """Return the public priorities: those given, or minus the charge (cheapest first)."""
     given = [
         exact(candidate.priority, "priority")

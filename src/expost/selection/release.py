@@ -34,7 +34,7 @@ from expost.html_tables import html_summary
 from expost.mechanisms.discrete_noise import DiscreteNoise, Query
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
-from expost.selection.candidate import Candidate
+from expost.selection.candidate import Candidate, numbered_guarantees
 from expost.selection.held_out import GaussianCounts, HeldOut
 
 SCHEMA = 2
@@ -320,18 +320,12 @@ def grid_of(selector: Any, candidates: Sequence[Candidate]) -> dict[str, Any] | 
     laws = [value for value in settings.values() if is_dataclass(value)]
     if not all(type(part).__module__.startswith(OWN) for part in (selector, *laws)):
         return None
-    guarantees: dict[Guarantee, int] = {}
-    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
-    known: dict[int, int] = {}
+    guarantees, numbers = numbered_guarantees(candidates)
     levels: dict[tuple[int, int, Any], int] = {}
-    level_of = []
-    for candidate in candidates:
-        number = known.get(id(candidate.guarantee))
-        if number is None:
-            number = guarantees.setdefault(candidate.guarantee, len(guarantees))
-            known[id(candidate.guarantee)] = number
-        level = (number, candidate.repeats, candidate.drop_rate)
-        level_of.append(levels.setdefault(level, len(levels)))
+    level_of = [
+        levels.setdefault((number, candidate.repeats, candidate.drop_rate), len(levels))
+        for candidate, number in zip(candidates, numbers, strict=True)
+    ]
     return {
         "selector": {"name": selector.name}
         | {name: written(value) for name, value in settings.items()},

@@ -7,7 +7,6 @@ the tests are stated in :class:`RepeatAndSelect` and in the laws of the number o
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,64 +19,18 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
 from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.coins import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
-from expost.selection.candidate import Candidate
 from expost.selection.drop_law import ChargeKind
-from expost.selection.selector import Draws, Selector
-
-
-class RunCount(ABC):
-    """Base class of the laws of K, the number of runs."""
-
-    @abstractmethod
-    def draw(self, randomness: Randomness) -> int:
-        """Draw K exactly."""
-
-    @abstractmethod
-    def pure_charge(self, epsilon: Fraction) -> float:
-        """Return the ε of the selection if each run guarantees ``epsilon``, rounded up."""
-
-    @abstractmethod
-    def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """Return the curve of the selection if each run guarantees ``curve``, padded up."""
-
-    @abstractmethod
-    def approx_charge(self, guarantee: ApproxDP) -> ApproxDP:
-        """Return the (ε, δ) of the selection if each run guarantees (ε, δ), padded up."""
-
-    @property
-    @abstractmethod
-    def mean(self) -> float:
-        """The expected number of runs."""
-
-    @property
-    @abstractmethod
-    def deviation(self) -> float:
-        """The standard deviation of the number of runs."""
-
-    @abstractmethod
-    def theorem(self, kind: str) -> str:
-        """Return the result that the charges rest on.
-
-        Parameters
-        ----------
-        kind : {"pure", "renyi", "approx"}
-            Which of the three charges is meant.
-        """
-
-    @abstractmethod
-    def as_dict(self) -> dict[str, Any]:
-        """Return the law in plain JSON types."""
+from expost.selection.selector import Candidates, Draws, Selector
 
 
 @dataclass(frozen=True)
-class TruncatedNegativeBinomial(RunCount):
+class TruncatedNegativeBinomial:
     """Papernot and Steinke's truncated negative binomial law on K ≥ 1.
 
     Parameters
@@ -209,7 +162,7 @@ class TruncatedNegativeBinomial(RunCount):
 
 
 @dataclass(frozen=True)
-class Poisson(RunCount):
+class Poisson:
     """A Poisson number of runs.
 
     K = 0 is possible; then nothing is released. This outcome is free, except under Rényi DP.
@@ -283,6 +236,10 @@ class Poisson(RunCount):
         return {"law": "poisson", "expected": float(self.expected)}
 
 
+RunCount = TruncatedNegativeBinomial | Poisson
+"""The laws of K, the number of runs."""
+
+
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
     """Return a curve from bounds at each order; a bound at an order holds at smaller ones, too."""
     # Divergence grows with the order, so a larger order's bound may replace a smaller one's.
@@ -339,7 +296,7 @@ class RepeatAndSelect(Selector):
             )
         ChargeKind.check(self.delta, self.order, "sharp")
 
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Charge every candidate the same: the charge of the worst guarantee."""
         charge = self._charge(worst_guarantee(candidates))
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
@@ -363,7 +320,7 @@ class RepeatAndSelect(Selector):
             return curve
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result for the law of K and the kind of charge."""
         guarantee = worst_guarantee(candidates)
         if guarantee.shared_delta is not None:
@@ -371,25 +328,13 @@ class RepeatAndSelect(Selector):
         pure = guarantee.as_pure() is not None and self.delta is None and self.order is None
         return self.runs.theorem("pure" if pure else "renyi")
 
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
-        return {
-            "picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))
-        }
-
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        """Return the picked candidates in the order of the list."""
-        return [Run(index, candidates[index].call) for index in draws["picked"]]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the best run."""
-        return ReleaseRule.BEST
+        return {"kept": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
 
 
-def worst_guarantee(candidates: Sequence[Candidate]) -> Guarantee:
+def worst_guarantee(candidates: Candidates) -> Guarantee:
     """Return the smallest guarantee that every candidate keeps."""
     distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
     return reduce(lambda a, b: a.at_worst(b), distinct)

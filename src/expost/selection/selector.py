@@ -44,6 +44,7 @@ from expost.randomness.source import SEED_BYTES, Randomness, RunKey, require_pro
 from expost.rationals import exact
 from expost.selection.candidate import (
     Candidate,
+    all_copies,
     check_callbacks,
     check_candidates,
     check_flag,
@@ -51,6 +52,7 @@ from expost.selection.candidate import (
 )
 from expost.selection.release import Release, data_description, grid_of, plain_json
 
+Candidates = Sequence[Candidate]
 Draws = dict[str, Any]
 """The secrets of one selection in plain JSON types: its coins and, under "key", the key of its
 runs' randomness."""
@@ -59,37 +61,19 @@ runs' randomness."""
 class Selector(ABC):
     """Base class of the private selection algorithms.
 
-    A subclass is a frozen dataclass of public settings. It defines:
-
-    ``_price``
-        the charge of every outcome;
-    ``_draw``
-        the coins, drawn without looking at data;
-    ``_runs``
-        the runs that follow from the coins;
-    ``_rule``
-        which run is released;
-    ``_theorem``
-        the result that the claim rests on.
-
-    Attributes
-    ----------
-    name : str
-        Name of the selector in certificates.
-    takes_queries : bool
-        Whether candidates may be bare ``Query`` objects.
-    runs_here : bool
-        Whether runs are made in this process, one after the other, also with an executor.
-    at_least : float or None
-        The score that a run must reach to pass.
+    A subclass is a frozen dataclass of public settings with five methods: ``_price``, ``_theorem``,
+    ``_draw``, ``_runs`` and ``_rule``. ``name`` stands in certificates; ``takes_queries``:
+    candidates may be bare ``Query`` objects; ``runs_here``: runs are made in this process, also
+    with an executor; ``at_least``: the score that a run must reach to pass.
     """
 
     name: ClassVar[str]
     takes_queries: ClassVar[bool] = False
     runs_here: ClassVar[bool] = False
     at_least: float | None = None
+    rule: ClassVar[ReleaseRule] = ReleaseRule.BEST
 
-    def charges(self, candidates: Sequence[Candidate]) -> Charges:
+    def charges(self, candidates: Candidates) -> Charges:
         """Return what each outcome would cost. No data is read and nothing is charged.
 
         Parameters
@@ -112,7 +96,7 @@ class Selector(ABC):
 
     def select(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         data: Any,
         *,
         score: Score | None = None,
@@ -283,7 +267,7 @@ class Selector(ABC):
 
     def _identity(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         account: Account,
         score: Score | None,
         codec: Codec,
@@ -304,7 +288,7 @@ class Selector(ABC):
         ]
         return fingerprint([identity_of(described), data], salt)
 
-    def _request(self, candidates: Sequence[Candidate]) -> str:
+    def _request(self, candidates: Candidates) -> str:
         """Return the digest of the public description of a selection, for the ledger.
 
         It must be the same in every process, so it holds plain values only: no mechanism.
@@ -321,13 +305,13 @@ class Selector(ABC):
         text = json.dumps([self.settings(), listed], default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
+    def _secrets(self, candidates: Candidates, source: Randomness) -> Draws:
         """Draw everything that is secret, without looking at data: the coins and the runs' key."""
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         charges: Charges,
         outcome: Outcome,
         randomness: Randomness,
@@ -354,7 +338,7 @@ class Selector(ABC):
             key: plain_json(_number(value), key) for key, value in values.items()
         }
 
-    def verify(self, release: Release, candidates: Sequence[Candidate]) -> bool:
+    def verify(self, release: Release, candidates: Candidates) -> bool:
         """Return whether a certificate matches this selector and these candidates.
 
         Parameters
@@ -395,11 +379,11 @@ class Selector(ABC):
             plain_json(params, "params"),
         )
 
-    def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _check(self, candidates: Candidates) -> Candidates:
         """Return the candidates if they form a valid list."""
         return check_candidates(candidates, queries=self.takes_queries)
 
-    def _check_score(self, score: Score | None, candidates: Sequence[Candidate]) -> None:
+    def _check_score(self, score: Score | None, candidates: Candidates) -> None:
         """Refuse a score that cannot be called, or that the theorem does not allow."""
         if score is None:
             return
@@ -410,35 +394,38 @@ class Selector(ABC):
         if reason := self._refuses_score(candidates):
             raise InvalidInput("score", "a function", reason)
 
-    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+    def _refuses_score(self, candidates: Candidates) -> str | None:
         """Return why a score may not be given, or None; most theorems allow any score."""
         return None
 
-    def _sent(self, candidates: Sequence[Candidate]) -> Sequence[Any]:
+    def _sent(self, candidates: Candidates) -> Sequence[Any]:
         """Return what workers must be able to load."""
         return [candidate.mechanism for candidate in candidates]
 
     @abstractmethod
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+    def _price(self, candidates: Candidates) -> Charges:
         """Return the charge of every outcome; refuse candidates that no theorem covers."""
 
     @abstractmethod
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+    def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result that the claim rests on."""
 
-    @abstractmethod
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        """Draw the coins; they must not depend on data."""
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
+        """Draw the coins; they must not depend on data. By default there are none."""
+        return {}
 
-    @abstractmethod
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        """Return the runs that follow from the draws, in the order in which they are made."""
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
+        """Return the runs that follow from the draws, in the order in which they are made.
 
-    @abstractmethod
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        By default these are the candidates that were drawn, or else every copy, in the order of
+        the list.
+        """
+        drawn = draws["kept"] if "kept" in draws else all_copies(candidates)
+        return [Run(index, candidates[index].call) for index in drawn]
+
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Return the rule that chooses the released run."""
+        return self.rule
 
 
 def _float(score: int | float | None) -> float | None:
@@ -456,7 +443,7 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, (Fraction, Decimal)) else value
 
 
-def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Guarantee]) -> None:
+def require_kind(candidates: Candidates, selector: str, *kinds: type[Guarantee]) -> None:
     """Refuse guarantees that the selector's theorem does not cover.
 
     The first candidate stands for all: :func:`check_candidates` refuses lists of mixed kinds.

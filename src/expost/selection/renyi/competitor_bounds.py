@@ -10,16 +10,12 @@ moment contains one factor for each competitor; the factor of j is at most exp F
     F = −m_α·ln(1 − K_j·u), with m_α = ((α−1)/α)^{2α−1}.
 ``sharp``
     F = max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve, with p = β/(β−1),
-    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s}.
+    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s} (:func:`highest`).
 
-All three fall as the level grows, so the value at the first level of a cell bounds the cell. The
-maximum of ``sharp`` is bracketed by bisection: with b_l ≤ b* ≤ b_r it is at most
-α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). The bracket is checked after the bisection, so the bound does
-not depend on how it was found. Rounding: every bound is padded up by 2^{−44} of the terms of its
-sum, and by the effect of rounding on ln(1−·) for a probability near 1. The error budget of the
-bracket is stated in :func:`highest`.
-
-Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
+All three fall as the level grows, so the value at the first level of a cell bounds the cell. Every
+bound is padded up by 2^{−44} of the terms of its sum, and by the effect of rounding on ln(1−·) for
+a probability near 1. Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``,
+``tests/selection/test_competitor_bounds.py``.
 """
 
 from __future__ import annotations
@@ -171,31 +167,12 @@ def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats)
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:
     """Return an upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
 
-    Notes
-    -----
-    The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p. This function
-    falls up to b₁ = α(p−1)/(C(α(p−1)+1)) and rises after it. So the maximum is at b = 1, or at the
-    first root b* of g if there is one in [0, min(b₁, 1)].
-
-    *The first bracket* is analytic. Without its last term, which is not negative, g has the root
-    b₀ = ((α−1)C/(αAp))^{β−1}, so b* ≥ b₀. For b ≤ b₁ the last term is at most Aα(p−1)·b^{p−1}, so
-    b* ≤ b₀·p^{β−1} ≤ e·b₀.
-
-    *Bisection.* The logarithm of the bracket is halved a fixed number of times. The result is
-    widened by ``margin`` at both ends, and g is then evaluated once more at both ends. An end at
-    which g does not have its sign by more than the rounding error is replaced by the end of the
-    analytic bracket. So b_l ≤ b* ≤ b_r does not depend on the bisection.
-
-    *The bound* is α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). If g has no root in the interval, f grows
-    up to its end, and b = 1 is the maximum; the bound at the bracket is then larger than needed at
-    most.
-
-    *Error budget*, all relative: 2^{−46} for g at a point, in units of its largest term (a few
-    roundings, and two exponentials whose argument has an error of 2^{−53} of itself; arguments
-    beyond 64 fail the test and take the analytic end); (β−1)·2^{−42} for the widening of the
-    bracket, which moves g by 16 times that; (β−1)·2^{−44} times the terms of the logarithm for the
-    analytic ends; 2^{−44} and 2^{−50} for the value, in :func:`_padded`. Everything is rounded
-    towards a larger bound. The bound exceeds the maximum by at most about 2β·2^{−30} of itself.
+    The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p, which falls up to
+    b₁ = α(p−1)/(C(α(p−1)+1)) and rises after it. So the maximum is at b = 1, or at the first root
+    b* of g, which lies between b₀ = ((α−1)C/(αAp))^{β−1} and e·b₀. With b_l ≤ b* ≤ b_r it is at
+    most α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). The bracket is checked after the bisection, so the
+    bound does not depend on how it was found. Every rounding goes towards a larger bound; the error
+    budget is in docs/theory.md ("Three choices of F_j").
     """
     power, slack = beta / (beta - 1), beta - 1  # p − 1 = 1/slack
     cross = order * power - order + 1

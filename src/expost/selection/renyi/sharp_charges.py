@@ -1,47 +1,19 @@
-"""Charges of Algorithms 2 and 3 under Rényi DP: the best order and shift for each outcome.
+"""Charges of Algorithms 2 and 3: (T1) and (T2) by Rényi curves, (T3) by privacy profiles.
 
-The theorem is in docs/theory.md. For a winner i, an order α and a shift s, the Rényi moment of
-the outcome is at most::
+Statements and proofs: docs/theory.md, whose symbols are used here. For a winner i, an order α, a
+shift s and public weights w (Σ ≤ 1) the charge by (T1) is::
 
-    I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))),
+    min over s of s(ε′+γ_i) + ε_i(α) + ln(I_i/w_i)/(α−1),
 
-where I_i is the sum over the drop level of the probability of keeping i times exp(Σ_j F_j). With
-public weights w (Σ ≤ 1) the charge at order α is::
+where I_i is the sum over the drop level of the probability of keeping i times exp(Σ_j F_j)
+(:mod:`expost.selection.renyi.competitor_bounds`). By (T3) it is s(ε′+γ_i) + ln(I_i/keep_i) + ε_i
+with I_i·δ_i(ε_i) at most the outcome's share of δ, and "nothing" of Algorithm 2 needs no δ.
 
-    min over s of s(ε′+γ_i) + ε_i(α) + ln(I_i/w_i)/(α−1).
-
-A stand-alone (ε̃, δ) claim may use a different order for each outcome.
-
-Order and shift are parameters of the analysis only. They do not depend on data, so every search
-method gives a valid charge. This one starts on a coarse grid. From the best point found for an
-outcome it moves to better neighbouring points, with smaller and smaller steps. Every point that
-is evaluated counts for all outcomes. Charges are padded up.
+Order and shift are parameters of the analysis only: they do not depend on data, so every search
+gives a valid charge. Each outcome may use its own. Results are rounded up.
 
 Tests: ``tests/theorems/test_renyi.py`` (enumeration, mutants),
-``tests/selection/test_renyi_charges.py`` (known values).
-
-(T3): charges of Algorithms 2 and 3 from privacy profiles, and misses without δ.
-
-A profile δ_j(ε) bounds Σ_o (Q_j(o) − e^ε Q′_j(o))₊ in both directions. For a shift s on the lattice
-let ρ_j(u) be the largest value of (1 − uQ)/(1 − u e^{−γ_j s} Q′) over the probabilities (Q, Q′)
-that the profile allows for one event: a competitor that is kept with probability u. With
-R(x) = Π_{j∈J_i} ρ_j(e^{−γ_j x}) and I_i = E[e^{−γ_i x} R(x)], the outcomes of candidate i with the
-charge::
-
-    s(ε′+γ_i) + ln(I_i/keep_i) + ε_i,    keep_i = E[e^{−γ_i x}],
-
-satisfy Σ_o (A(o,i) − e^{charge} A′(o,i))₊ ≤ I_i·δ_i(ε_i) for every ε_i ≥ 0. In Algorithm 2
-A(⊥) ≤ e^{sε′}·E[R]·A′(⊥), so "nothing" needs no δ. If Algorithm 3 draws again until something is
-kept, both sides of the first statement are divided by 1 − P_⊥, which does not depend on the data.
-
-ρ_j(u) = e^{γ_j s − t} for the t with e^t + u·δ_j(t) = e^{γ_j s}; a smaller t gives a larger bound.
-A profile is convex in e^ε, so between two points it lies below their chord, and the equation with
-the chord has a closed solution (:func:`log_ratios`). ρ_j falls as the level grows, so the value at
-the first level of a cell bounds the cell. Results are rounded up.
-
-The shift is a parameter of the analysis only: no search for a good one can make a charge invalid.
-
-Statement and proof: docs/theory.md. Tests: ``tests/theorems/test_profile_charges.py``.
+``tests/theorems/test_profile_charges.py``, ``tests/selection/test_renyi_charges.py``.
 """
 
 from __future__ import annotations
@@ -193,13 +165,10 @@ def sharpest_charges(
 ) -> Priced:
     """Search the best order and shift of every outcome.
 
-    Notes
-    -----
-    For fixed orders β of the competitors the charge of an outcome, as a function of α−1 and
-    (α−1)·s, is a jointly convex function divided by α−1, so it has a single valley
-    (docs/theory.md). The valley can be narrow: DP-SGD curves explode beyond one order. So the
-    search begins at the best point of a guide that looks at *every* order, and goes downhill from
-    there. ``tests/selection/test_renyi_charges.py`` compares it with all orders and all shifts.
+    The charge has a single valley (docs/theory.md, "One valley"), which can be narrow: DP-SGD
+    curves explode beyond one order. So the search begins at the best point of a guide that looks at
+    *every* order, and goes downhill. ``tests/selection/test_renyi_charges.py`` compares it with all
+    points.
     """
     allowed = list(range(len(problem.orders))) if indices is None else list(indices)
     search = _Search(problem, allowed)

@@ -1,23 +1,17 @@
-"""From candidates with Rényi guarantees to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges: the least of what is proven.
 
-The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
-each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
-
-Pure and zCDP guarantees take part with the curves that they imply. The drop rates γ_j are free; by
-default they are proportional to the candidates' divergences. The drop level is a multiple of a
-step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
-exact. Charges are rounded up.
-
-It is assumed that each candidate keeps its curve. Tests: ``tests/theorems/test_renyi.py``,
-``tests/selection/test_renyi_charges.py``.
-
-The least of what is proven, outcome by outcome or for all outcomes at once.
+The steps are: read all curves at common orders, choose the drop rates and the weights, price each
+group (:mod:`expost.selection.renyi.sharp_charges`), and build the table. The drop rates γ_j are
+free; by default they are proportional to the candidates' divergences. The drop level is a multiple
+of a step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin
+is exact. Charges are rounded up. It is assumed that each candidate keeps its curve.
 
 A stand-alone (ε̃, δ) claim gives outcome i a share w_i of δ, with Σ w_i ≤ 1. Bounds that keep to
 the same shares may be chosen outcome by outcome; a bound for all outcomes together replaces all of
-them or none. At a fixed Rényi order the weights play the part of the shares. Proofs:
-docs/theory.md, "The least of all bounds" and "Two elementary bounds". Tests:
-``tests/theorems/test_elementary_bounds.py``, ``tests/selection/test_least_charges.py``.
+them or none (docs/theory.md, "The least of all bounds", "Two elementary bounds").
+
+Tests: ``tests/theorems/test_renyi.py``, ``tests/theorems/test_elementary_bounds.py``,
+``tests/selection/test_renyi_charges.py``, ``tests/selection/test_least_charges.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,6 +40,9 @@ from expost.selection.renyi.sharp_charges import (
     price_by_profiles,
     sharpest_charges,
 )
+
+if TYPE_CHECKING:
+    from expost.selection.random_dropping import DroppingSelector
 
 _STEPS = 256  # at least this many lattice steps in a natural shift
 
@@ -150,17 +148,11 @@ class RenyiTable:
 
 
 def renyi_problem(
-    candidates: Sequence[Candidate],
-    rated: Rated,
-    claim: ChargeKind,
-    *,
-    overhead: float,
-    minimum: int,
-    allow_nothing: bool,
-    earlier_only: bool,
-    weights: Sequence[float] | None,
+    selector: DroppingSelector, candidates: Sequence[Candidate], rated: Rated, claim: ChargeKind
 ) -> Problem:
-    """Return the pricing problem of Algorithm 3, or of Algorithm 2 if ``earlier_only``."""
+    """Return the pricing problem of Algorithm 3, or of Algorithm 2 (``earlier_only``)."""
+    overhead, minimum = float(selector.overhead), selector.minimum_drop_level
+    earlier_only, allow_nothing = selector.earlier_only, selector.allow_nothing
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
@@ -171,7 +163,7 @@ def renyi_problem(
         allow_nothing and not earlier_only and (claim.delta is None or claim.method == "paper")
     )
     log_weights, log_weight_nothing = _weights(
-        rated.groups, candidates, log_keep, copies, weights, weigh_nothing
+        rated.groups, candidates, log_keep, copies, selector.weights, weigh_nothing
     )
     return Problem(
         orders=rated.orders,
@@ -314,14 +306,11 @@ _LATER = 12  # about this many larger orders are tried for charges at a fixed or
 
 
 def standalone_charges(problem: Problem) -> Priced:
-    """Return the charges of an (ε̃, δ) claim: the least of what is proven.
+    """Return the charges of an (ε̃, δ) claim: the least of what is proven (docs/theory.md).
 
-    (T1) at every order, (T3), and composition of what an outcome depends on all give outcome i a
-    hockey stick of at most its share w_i·δ. The shares sum to at most 1, so any of them may be
-    taken outcome by outcome. Composition of all copies bounds all outcomes together, without
-    shares; so it replaces the charges of all candidates at once, if it is below every one of them.
-    "Nothing" is charged by (T3), needs no δ, and may stand beside both. The published bound need
-    not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
+    (T1), (T3), and composition of what an outcome depends on give outcome i at most its share
+    w_i·δ, so any of them may be taken outcome by outcome. Composition of all copies has no shares,
+    so it replaces the charges of all candidates at once. (T1) is never above the published bound.
     """
     if not problem.profiles:
         return sharpest_charges(problem)
@@ -362,18 +351,12 @@ def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -
 
 
 def charges_at_order(problem: Problem, index: int) -> Priced:
-    """Return the charges at one order: the least of what is proven.
+    """Return the charges at one order: the least of what is proven (docs/theory.md).
 
-    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
-
-    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
-      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
-      order: the one with the least expected charge under the weights is used.
-    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
-      the moment of everything that can be released. It replaces the charges of all candidates at
-      once, if it is below every one of them; "nothing" keeps its own charge and weight.
-
-    The bound as published (method "paper") stays as it was published.
+    Ex-post Rényi DP at a *larger order* implies it here with the same charges (Lyapunov); all
+    outcomes must take their charge from one order, that with the least expected charge. *Plain
+    composition* of all copies replaces the charges of all candidates at once. The bound as
+    published (method "paper") stays as it was published.
     """
     here = sharpest_charges(problem, [index])
     if problem.method == "paper":
