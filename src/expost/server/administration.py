@@ -5,7 +5,7 @@ Tests: ``tests/server/test_service.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -58,8 +58,16 @@ class Administration:
         self._ledgers.check(str(facts.get("budget")))
         filled = filled_from_file(facts)
         document = check_dataset(with_stand_ins(filled))
+        self._check_askers(document["askers"] or ())
         check_budget(document, self._ledgers.ledger.standing(document["budget"]).filter.budget)
         return without_stand_ins(document, filled)
+
+    def _check_askers(self, askers: Sequence[str]) -> None:
+        """Refuse names that nobody has yet: whoever gets one later would be let in."""
+        known = {member["name"] for member in self._people.listed()}
+        for asker in askers:
+            if not asker.startswith("@") and asker not in known:
+                raise InvalidInput("askers", asker, "add this person first, or name a @group")
 
     @action
     def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,15 +225,20 @@ class Administration:
         hidden = self._hidden_budgets(person)
         return [self._budget(person, name) for name in self._ledgers.names() if name not in hidden]
 
-    def _may_ask(self, person: Person, facts: Mapping[str, Any]) -> bool:
-        """Whether a data set exists for a person: owners and auditors see all of them."""
-        return person.role != ANALYST or may_ask(facts, person.name, self._people.groups_of)
+    def _asks(self, person: Person) -> Callable[[Mapping[str, Any]], bool]:
+        """Which data sets exist for a person: owners and auditors see all of them."""
+        if person.role != ANALYST:
+            return lambda _: True
+        groups = self._people.groups_of(person.name)
+        return lambda facts: may_ask(facts, person.name, groups)
 
     def _hidden_budgets(self, person: Person) -> set[str]:
         """The budgets that pay only for data sets which the person may not ask about."""
         sets = [] if person.role != ANALYST else self._datasets.listed(retired=True)
-        mine = {facts["budget"] for facts in sets if self._may_ask(person, facts)}
-        return {facts["budget"] for facts in sets} - mine
+        asks = self._asks(person)
+        return {facts["budget"] for facts in sets} - {
+            facts["budget"] for facts in sets if asks(facts)
+        }
 
     def _check_budget(self, person: Person, name: str) -> None:
         """Refuse a budget that does not exist for a person."""

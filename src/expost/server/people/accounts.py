@@ -35,7 +35,7 @@ _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 _TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
 _MOST_REMEMBERED = 10_000
 _TURN_SECONDS = 2.0
-_MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
+MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
 _NAME = re.compile(r"[^\W_][\w.@+-]{0,63}")
 
 
@@ -165,7 +165,7 @@ class People:
     def set_profile(self, name: str, groups: Iterable[str], mail: str, by: str) -> None:
         """Set the groups and the address of a person."""
         listed = sorted({check_group(group) for group in groups})
-        if mail and not _MAIL.fullmatch(mail):
+        if mail and not MAIL.fullmatch(mail):
             raise InvalidInput("mail", mail[:40], "give an address such as ann@example.org")
         values = {"groups": json.dumps(listed, ensure_ascii=False), "mail": mail}
 
