@@ -22,7 +22,7 @@ from expost.server.api import access
 from expost.server.api.connections import LimitedConnection, most_connections
 from expost.server.app import create_app
 from expost.server.database import ServerDatabase, requests
-from expost.server.people import signin
+from expost.server.people import accounts
 from expost.server.server_settings import ServerSettings
 from tests.server.running_server import QUESTION, Server, open_server
 
@@ -104,7 +104,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_wrong_tokens_lock_nobody_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 3)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 3)
     ann = "_".join(server.tokens["ann"].split("_", 2)[:2])  # the secret may have underscores, too
     server.tokens |= {"unknown": f"expost_{'0' * 16}_{'A' * 43}", "guess": f"{ann}_{'A' * 43}"}
     statuses = [
@@ -125,7 +125,7 @@ def test_wrong_tokens_lock_nobody_out(server: Server, monkeypatch: pytest.Monkey
 def test_a_revoked_token_counts_against_nobody(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 3)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 3)
     old = server.service.new_token(server.person("olga"), "ann")
     server.service.revoke_token(server.person("olga"), old["id"])
     server.tokens |= {"old": old["token"], "unknown": f"expost_{'0' * 16}_{'A' * 43}"}

@@ -16,7 +16,7 @@ import pytest
 from expost.server.api import access as security
 from expost.server.database import tokens
 from expost.server.jobs.datasets import Datasets
-from expost.server.people import accounts, signin
+from expost.server.people import accounts
 from expost.server.people.signin import COOKIE, proxy_signature
 from tests.server.running_server import QUESTION, SHIPPED, Server, open_server
 
@@ -239,14 +239,14 @@ def test_a_proxy_signs_who_signs_in(server: Server) -> None:
 
 
 def test_attempts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 5)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 5)
     with open_server(tmp_path, threads=0) as made:
         wrong = {"authorization": f"Bearer expost_{'0' * 16}_{'A' * 43}"}
         got = [made.client.get("/api/datasets", headers=wrong).status_code for _ in range(7)]
         assert got == [401] * 5 + [429] * 2
         # Limits are stored: another process has them too. They end with their time.
         assert made.client.post("/api/session", json={"token": "x"}).status_code == 429
-        monkeypatch.setattr(signin, "WINDOW", 0.0)
+        monkeypatch.setattr(accounts, "WINDOW", 0.0)
         assert made.client.get("/api/datasets", headers=wrong).status_code == 401
 
 

@@ -5,7 +5,7 @@ Tests: ``tests/server/test_service.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,12 +23,11 @@ from expost.server.jobs.buy_facts import (
     with_stand_ins,
     without_stand_ins,
 )
-from expost.server.jobs.datasets import RULES, Datasets, check_dataset, may_ask
+from expost.server.jobs.datasets import RULES, Datasets, check_dataset
 from expost.server.jobs.ledgers import Ledgers, make_budget
 from expost.server.jobs.prices import check_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
-from expost.server.people.accounts import ANALYST, OWNER, People, Person
-from expost.server.people.roles import action
+from expost.server.people.accounts import ANALYST, OWNER, People, Person, action
 from expost.server.problems import NotFound
 
 
@@ -225,17 +224,10 @@ class Administration:
         hidden = self._hidden_budgets(person)
         return [self._budget(person, name) for name in self._ledgers.names() if name not in hidden]
 
-    def _asks(self, person: Person) -> Callable[[Mapping[str, Any]], bool]:
-        """Which data sets exist for a person: owners and auditors see all of them."""
-        if person.role != ANALYST:
-            return lambda _: True
-        groups = self._people.groups_of(person.name)
-        return lambda facts: may_ask(facts, person.name, groups)
-
     def _hidden_budgets(self, person: Person) -> set[str]:
         """The budgets that pay only for data sets which the person may not ask about."""
         sets = [] if person.role != ANALYST else self._datasets.listed(retired=True)
-        asks = self._asks(person)
+        asks = self._people.asks(person)
         return {facts["budget"] for facts in sets} - {
             facts["budget"] for facts in sets if asks(facts)
         }

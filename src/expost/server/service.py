@@ -1,6 +1,6 @@
 """The server: every action of owners, analysts and auditors, for the API and the pages alike.
 
-Each action takes the acting person first and checks the role (:mod:`expost.server.people.roles`).
+Each action takes the acting person first and checks the role (:func:`.accounts.action`).
 Actions return plain dicts. Errors are :class:`expost.server.problems.ServerProblem` or
 :class:`expost.errors.InvalidInput`; none quotes data, SQL or paths to an analyst.
 Tests: ``tests/server/test_service.py``.
@@ -37,9 +37,8 @@ from expost.server.jobs.prices import PricedQuestion, price_asked, price_recorde
 from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
 from expost.server.notices import Notices
-from expost.server.people.accounts import ANALYST, DAY, OWNER, People, Person
+from expost.server.people.accounts import ALLOWED, ANALYST, DAY, OWNER, People, Person, action
 from expost.server.people.openid import OpenID
-from expost.server.people.roles import ALLOWED, action
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, Denied, NotFound, OverBudget, Unavailable
 from expost.server.readiness import ready_problems
@@ -97,6 +96,7 @@ class Service(Administration):
         self.settings = settings
         self.store = ServerDatabase(settings.database_url)
         self._people = People(self.store)
+        self.by_token = self._people.by_token
         self.outside = OutsideSettings.read(settings.home)
         keep_secrets(self.outside.sources)
         self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
@@ -139,7 +139,7 @@ class Service(Administration):
 
         Analysts see those that they may ask about.
         """
-        mine = self._asks(person)
+        mine = self._people.asks(person)
         return [self._shown(person, facts) for facts in self._datasets.listed() if mine(facts)]
 
     @action
@@ -149,7 +149,7 @@ class Service(Administration):
 
     def _open_to(self, person: Person, name: str, version: int | None = None) -> dict[str, Any]:
         """A data set that a person may ask about or administer; others do not exist for them."""
-        mine = self._asks(person)  # before it is known whether there is such a data set
+        mine = self._people.asks(person)  # before it is known whether there is such a data set
         facts = self._datasets.get(name)
         if not mine(facts):
             raise NotFound("there is no such data set", "dataset")

@@ -80,7 +80,7 @@ def person_of(request: Request) -> Person:
     if given:
         if scheme.lower() != "bearer":
             raise NotSignedIn
-        return service_of(request).signin.by_token(token.strip(), address_of(request))
+        return service_of(request).by_token(token.strip(), address_of(request))
     person = cookie_person(request)
     if request.method not in SAFE:
         check_csrf(person, request.headers.get(CSRF_HEADER))

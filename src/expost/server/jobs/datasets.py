@@ -198,12 +198,6 @@ def _recorded(document: Mapping[str, Any]) -> dict[str, Any]:
     return shown | ({"bought": shown["bought"]["charged"]} if "bought" in shown else {})
 
 
-def may_ask(document: Mapping[str, Any], person: str, groups: set[str]) -> bool:
-    """Return whether a person who is in some groups may ask about a data set."""
-    askers = document.get("askers")
-    return askers is None or not {person, *(f"@{group}" for group in groups)}.isdisjoint(askers)
-
-
 def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a data set, checked against its header; no row is read."""
     name = check_name(str(facts["name"]))
