@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -333,3 +334,35 @@ def test_hashes_of_tokens_are_slow() -> None:
     slow = hashlib.scrypt(b"secret", salt=b"salt", dklen=32, n=2**14, r=8, p=1, maxmem=2**26)
     with mock.patch.dict(accounts._COST, SHIPPED):
         assert accounts.slow_hash("secret", b"salt") == slow
+
+
+def test_no_token_waits_for_another_ones_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 colleagues two of them shared a lock, and one was told to try again."""
+    checked, go, begun = accounts.Checked(), threading.Event(), threading.Event()
+    hashed: list[str] = []
+
+    def slow(secret: str, salt: bytes) -> bytes:
+        hashed.append(secret)
+        if secret == "first":
+            begun.set()
+            assert go.wait(60)
+        return secret.encode()
+
+    monkeypatch.setattr(accounts, "slow_hash", slow)
+    monkeypatch.setattr(accounts, "_TURN_SECONDS", 60.0)
+    told: list[bool] = []
+
+    def check() -> None:
+        told.append(checked.matches("first", b"\x01a", b"first"))
+
+    same = [threading.Thread(target=check) for _ in range(3)]
+    for thread in same:
+        thread.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(accounts, "_TURN_SECONDS", 0.0)
+    assert checked.matches("second", b"\x01b", b"second")  # salts that begin alike
+    go.set()
+    for thread in same:
+        thread.join()
+    assert told == [True] * 3
+    assert hashed == ["first", "second"]  # those who waited did not hash again

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sql
 
@@ -183,7 +184,7 @@ class Checked:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, None] = {}
         self._lock = threading.Lock()
-        self._turns = [threading.Lock() for _ in range(256)]
+        self._turns: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
         return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
@@ -193,10 +194,13 @@ class Checked:
         digest = self._digest(secret, salt, stored)
         if digest in self._known:
             return True
-        turn = self._turns[salt[0]]  # guesses at one token wait for each other, not for colleagues
+        with self._lock:  # guesses at one token wait for each other, not for colleagues
+            turn = self._turns.setdefault(salt, threading.Lock())
         if not turn.acquire(timeout=_TURN_SECONDS):
             raise Unavailable("this token is being checked", "token", "try again soon")
         try:
+            if digest in self._known:  # another call checked it meanwhile
+                return True
             same = hmac.compare_digest(slow_hash(secret, salt), stored)
         finally:
             turn.release()
