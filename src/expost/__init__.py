@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from expost.server.client import connect
     from expost.tuning.job import plan_job, tune
     from expost.tuning.model.released_model import Model, load_model
+    from expost.tuning.model.subgroup_errors import subgroup_errors
     from expost.tuning.model.tuned import Tuned
     from expost.tuning.request.defaults import default_job
 
@@ -123,6 +124,7 @@ __all__ = [
     "quantile",
     "query",
     "read_certificate",
+    "subgroup_errors",
     "sum",
     "tune",
     "verify_certificate",
@@ -157,6 +159,7 @@ _HOMES = {
     "expost.tuning.request.defaults": "default_job",
     "expost.tuning.job": "plan_job tune",
     "expost.tuning.model.released_model": "Model load_model",
+    "expost.tuning.model.subgroup_errors": "subgroup_errors",
     "expost.tuning.model.tuned": "Tuned",
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import sqlalchemy as sql
 
 from tests.server.running_server import QUESTION, Server, open_server, visits
 from tests.server.test_pages import csrf, problems, sign_in
@@ -102,8 +103,9 @@ def test_changing_facts_keeps_the_list(server: Server) -> None:
     assert act["detail"]["askers"] is None
 
 
-@pytest.mark.parametrize("askers", [[], ["@"], ["a b"], ["@a,b"], [" ann"], ["*", "ann"]])
+@pytest.mark.parametrize("askers", [[], ["@"], ["a b"], ["@a,b"], [" ann"], ["*", "ann"], ["zoe"]])
 def test_names_that_are_none(server: Server, askers: list[str]) -> None:
+    """Also the name of nobody: who gets it later, perhaps by choosing it, would be let in."""
     assert open_to(server, *askers).status_code == 422
 
 
@@ -130,3 +132,20 @@ def test_the_forms(server: Server) -> None:
     wrong = client.post("/people/bob", data=token | {"mail": "nobody"})
     assert wrong.status_code == 422
     assert problems(wrong.text) == []
+
+
+def test_a_closed_data_set_takes_as_long_as_none(server: Server) -> None:
+    """As many statements of the database, and no more, whatever the name."""
+    open_to(server, "@surgery")
+    statements: list[str] = []
+    engine = server.service.store._readers
+    sql.event.listen(engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    counted = []
+    for name in ("visits", "none"):
+        statements.clear()
+        told = server.call("bob", "GET", f"/api/datasets/{name}")
+        assert told.status_code == 404
+        asked = [line for line in statements if "_datasets" in line or "_profiles" in line]
+        counted.append(asked)  # the publisher reads other tables meanwhile
+    open_to(server, "*")
+    assert counted[0] == counted[1] != []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
+from expost.server import service
 from expost.server.client import Connection, ServerError
 from expost.server.database import approvals, people
 from expost.server.people.accounts import Person
@@ -214,3 +215,25 @@ def test_the_client_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     decide(server, identity, "decline")
     with pytest.raises(ServerError, match="declined by olga: why not"):
         connection.count("visits", key="client", **options)
+
+
+def test_who_does_not_ask_any_more_gets_no_approval(server: Server) -> None:
+    identity = server.ask("ann", DEAR, "before").json()["id"]
+    change = people.update().where(people.c.name == "ann")
+    server.service.store.change(change.values(role="auditor"))
+    before = entries(server)
+    assert decide(server, identity).status_code == 409
+    assert entries(server) == before
+    server.service.store.change(change.values(role="analyst"))
+    assert decide(server, identity).status_code == 200
+
+
+def test_few_questions_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners get a mail for each."""
+    monkeypatch.setattr(service, "_MOST_WAITING", 2)
+    first, _ = (server.ask("ann", DEAR, key).json()["id"] for key in ("one", "two"))
+    assert server.ask("ann", DEAR, "three").status_code == 409
+    assert server.ask("ann", CHEAP, "cheap").status_code == 201
+    assert server.ask("bob", DEAR, "his").status_code == 202
+    decide(server, first, "decline")
+    assert server.ask("ann", DEAR, "three").status_code == 202

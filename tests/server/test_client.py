@@ -20,6 +20,7 @@ from expost.analytics.count_result import CountResult
 from expost.certificates.document import read_certificate
 from expost.cli.main import app as command
 from expost.errors import BudgetRefused, InvalidInput
+from expost.server import client
 from expost.server.app import create_app
 from expost.server.client import Connection, ServerError, TunedAnswer
 from expost.server.server_settings import ServerSettings
@@ -228,3 +229,13 @@ def test_the_price_of_a_job_from_the_command_line(running: Running, tmp_path: Pa
     wrong = invoke(running, "tune", "digits", str(job), "--plan")
     assert isinstance(wrong.exception, InvalidInput)
     assert "did you mean at_least" in str(wrong.exception)
+
+
+def test_all_requests_are_listed(server: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evidence for a year must not stop at the newest hundred."""
+    for number in range(3):
+        server.count("visits", by="city", epsilon=0.01, plus_minus=500.0, key=f"page {number}")
+    every = server.requests()
+    monkeypatch.setattr(client, "_PER_CALL", 2)
+    assert [view["id"] for view in server.requests()] == [view["id"] for view in every]
+    assert len(every) >= 3

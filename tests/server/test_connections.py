@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import socket
 import sqlite3
@@ -16,12 +17,12 @@ import httpx
 import pytest
 import uvicorn
 
-from expost.server import readiness
+from expost.server import readiness, service
 from expost.server.api import access
 from expost.server.api.connections import LimitedConnection, most_connections
 from expost.server.app import create_app
-from expost.server.database import requests
-from expost.server.people import signin
+from expost.server.database import ServerDatabase, requests
+from expost.server.people import accounts
 from expost.server.server_settings import ServerSettings
 from tests.server.running_server import QUESTION, Server, open_server
 
@@ -103,7 +104,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_wrong_tokens_lock_nobody_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 3)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 3)
     ann = "_".join(server.tokens["ann"].split("_", 2)[:2])  # the secret may have underscores, too
     server.tokens |= {"unknown": f"expost_{'0' * 16}_{'A' * 43}", "guess": f"{ann}_{'A' * 43}"}
     statuses = [
@@ -124,7 +125,7 @@ def test_wrong_tokens_lock_nobody_out(server: Server, monkeypatch: pytest.Monkey
 def test_a_revoked_token_counts_against_nobody(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 3)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 3)
     old = server.service.new_token(server.person("olga"), "ann")
     server.service.revoke_token(server.person("olga"), old["id"])
     server.tokens |= {"old": old["token"], "unknown": f"expost_{'0' * 16}_{'A' * 43}"}
@@ -154,7 +155,43 @@ def told(server: Server) -> tuple[int, Any]:
     return answer.status_code, answer.json()["problems"]
 
 
+def test_readiness_is_computed_once_a_second(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask, and each look writes a row."""
+    looks: list[int] = []
+    monkeypatch.setattr(service, "ready_problems", lambda *_: looks.append(1) or [])
+    monkeypatch.setattr(service, "_READY_SECONDS", 300.0)
+    server.service._ready = (-math.inf, [])
+    for _ in range(20):
+        assert told(server) == (200, [])
+        assert server.client.get("/metrics").status_code == 200
+    assert len(looks) == 1
+
+
+def test_processes_that_look_at_once(postgres_url: str) -> None:
+    store = ServerDatabase(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    wrong: list[Exception] = []
+
+    def look() -> None:
+        for _ in range(20):
+            try:
+                store.write(readiness._touch)
+            except Exception as error:
+                wrong.append(error)
+
+    look()  # the first row
+    looking = [threading.Thread(target=look) for _ in range(6)]
+    for thread in looking:
+        thread.start()
+    for thread in looking:
+        thread.join()
+    store.close()
+    assert wrong == []
+
+
 def test_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_READY_SECONDS", -1.0)
     assert told(server) == (200, [])
     monkeypatch.setattr(readiness, "CHECK_SECONDS", 1e-6)  # verify at every call
     ledger = server.folder / "server" / "ledger.db"

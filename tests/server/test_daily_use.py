@@ -8,6 +8,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from typer.testing import CliRunner
 
 from expost.cli.main import app
 from expost.server.client import Connection
+from expost.server.jobs.states import period_of
 from expost.server.pages.ask_pages import copies_of
-from tests.server.running_server import JOB, QUESTION, Server, open_server
+from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
 from tests.server.test_pages import problems, sign_in
 
 
@@ -75,7 +77,8 @@ def test_the_export_of_a_period(server: Server) -> None:
         assert all(float(line["charge_epsilon"]) > 0 for line in lines)
     assert len(server.call("ada", "GET", "/api/export?period=1999").text.splitlines()) == 1
     assert len(server.call("bob", "GET", f"/api/export?period={published[:4]}").text.split()) == 2
-    assert server.call("ada", "GET", "/api/export?period=x").status_code == 422
+    for wrong in ("x", "2026-13", "2026-02-30", "0000"):
+        assert server.call("ada", "GET", f"/api/export?period={wrong}").status_code == 422
 
 
 def test_copies_are_the_question(
@@ -135,3 +138,25 @@ def test_the_head_of_the_ledger(server: Server) -> None:
     entries = server.call("ada", "GET", "/api/entries").json()
     assert server.call("ada", "GET", "/api/verify").json()["head"] == entries[-1]["hash"]
     assert entries[-1]["hash"] in sign_in(server, "ada").get("/verify").text
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [
+        ("2026", "2026-01-01", "2027-01-01"),
+        ("2026-03", "2026-03-01", "2026-04-01"),
+        ("2026-12", "2026-12-01", "2027-01-01"),
+        ("2024-02-29", "2024-02-29", "2024-03-01"),
+    ],
+)
+def test_periods(text: str, begin: str, end: str) -> None:
+    moments = [datetime.fromisoformat(f"{day}T00:00:00+00:00") for day in (begin, end)]
+    assert period_of(text) == tuple(moment.timestamp() for moment in moments)
+
+
+def test_other_facts_are_another_question(server: Server) -> None:
+    """The owner may have replaced the rows: an old answer is not the one that is asked for."""
+    assert price(server, "ann")["asked_before"] is not None
+    facts = visits(server.folder / "visits.csv")
+    assert server.call("olga", "PUT", "/api/datasets/visits", facts).status_code == 200
+    assert price(server, "ann")["asked_before"] is None

@@ -206,7 +206,8 @@ def test_passwords_of_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
     facts = visits(server.folder / "visits.csv") | {"name": "db", "table": "visits"}
-    for url in ("postgresql://ann:hunter2@localhost/x", "postgresql://localhost/x?password=h"):
+    given = ("?password=h", "?sslmode=require&sslpassword=hunter2", "?motherduck_token=hunter2")
+    for url in ("postgresql://ann:hunter2@localhost/x", *(f"postgresql://h/x{q}" for q in given)):
         told = server.call("olga", "POST", "/api/datasets", facts | {"source": url})
         assert (told.status_code, told.json()["field"]) == (422, "source")
         assert "hunter2" not in told.text

@@ -164,6 +164,10 @@ def test_roles_follow_groups(server: Server, provider: str) -> None:
     assert (acts[-1]["act"], acts[-1]["person"]) == ("change person", "the OpenID provider")
     people = {row["name"]: row for row in server.call("olga", "GET", "/api/people").json()}
     assert people["max"]["mail"] == "max@example.org"
+    claims(provider, "max", "research", email="max@x.org, eve@x.org", email_verified=True)
+    sign_in(server, "max")
+    people = {row["name"]: row for row in server.call("olga", "GET", "/api/people").json()}
+    assert people["max"]["mail"] == ""  # notices would go to both
     claims(provider, "max", "cooks")
     client, answer = sign_in(server, "max")
     assert answer.status_code == 403

@@ -8,13 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from expost.errors import InvalidInput
-from expost.server.jobs import questions, sql_questions
+from expost.server.jobs import datasets, questions, sql_questions
 from expost.server.jobs.price_pool import PricePool, client_left
 from expost.server.problems import Unavailable
 from expost.tables.typed_columns import split_condition
@@ -250,3 +251,34 @@ def test_an_error_that_is_none_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
         questions.read_question(facts, asked | wrong, "pure")
     assert refused.value.field == next(name for name, value in wrong.items() if value is not None)
+
+
+def whisper(name: str) -> str:
+    """Runs in a worker: a source with its secret."""
+    return datasets.source_with_secrets(f"postgresql://x:${{{name}}}@localhost/x")
+
+
+def test_workers_know_the_secrets_of_sources() -> None:
+    pool = PricePool(1, begin=partial(datasets.keep_secrets, {"PLACES": "hush"}))
+    try:
+        assert pool.compute("ann", whisper, "PLACES") == "postgresql://x:hush@localhost/x"
+    finally:
+        pool.close()
+
+
+def unavailable(path: str) -> None:
+    note(path)
+    raise Unavailable("a table is away")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_may_change_is_not_remembered(tmp_path: Path, workers: int) -> None:
+    pool, path = PricePool(workers), tmp_path / "calls"
+    try:
+        for function, refusal, calls in ((unavailable, Unavailable, 2), (refuse, InvalidInput, 3)):
+            for _ in range(2):
+                with pytest.raises(refusal):
+                    pool.compute("ann", function, str(path))
+            assert len(path.read_text().splitlines()) == calls
+    finally:
+        pool.close()

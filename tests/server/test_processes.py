@@ -76,7 +76,7 @@ def test_postgres_keeps_everything(tmp_path: Path, postgres_url: str) -> None:
     """A server on PostgreSQL: people, data sets, requests and the ledger in one database."""
     service = Service(ServerSettings(tmp_path / "server", database=postgres_url, tick=0.0))
     tokens = furnish(service, tmp_path)
-    assert service.signin.by_token(tokens["ann"], "test").name == "ann"
+    assert service.by_token(tokens["ann"], "test").name == "ann"
     service.runner.start()
     view = service.ask(ANN, QUESTION, "on postgres")
     deadline = time.monotonic() + 60

@@ -14,8 +14,7 @@ import pytest
 import sqlalchemy as sql
 
 from expost.server.database import tokens
-from expost.server.people.accounts import ANALYST, AUDITOR, OWNER
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, ANALYST, AUDITOR, OWNER
 from expost.server.service import Service
 from tests.server import test_pages
 from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
@@ -153,7 +152,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                     tokens.update().where(tokens.c.id == token["id"]).values(**values)
                 )
         # Sixty refused calls from one address would be too many to sign in.
-        made.service.signin._check_limit = lambda places: None
+        made.service._people.check_limit = lambda address: None
         yield made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from expost.server.api import access as security
 from expost.server.database import tokens
 from expost.server.jobs.datasets import Datasets
-from expost.server.people import accounts, signin
+from expost.server.people import accounts
 from expost.server.people.signin import COOKIE, proxy_signature
 from tests.server.running_server import QUESTION, SHIPPED, Server, open_server
 
@@ -239,14 +240,14 @@ def test_a_proxy_signs_who_signs_in(server: Server) -> None:
 
 
 def test_attempts_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signin, "MOST_PER_ADDRESS", 5)
+    monkeypatch.setattr(accounts, "MOST_PER_ADDRESS", 5)
     with open_server(tmp_path, threads=0) as made:
         wrong = {"authorization": f"Bearer expost_{'0' * 16}_{'A' * 43}"}
         got = [made.client.get("/api/datasets", headers=wrong).status_code for _ in range(7)]
         assert got == [401] * 5 + [429] * 2
         # Limits are stored: another process has them too. They end with their time.
         assert made.client.post("/api/session", json={"token": "x"}).status_code == 429
-        monkeypatch.setattr(signin, "WINDOW", 0.0)
+        monkeypatch.setattr(accounts, "WINDOW", 0.0)
         assert made.client.get("/api/datasets", headers=wrong).status_code == 401
 
 
@@ -333,3 +334,35 @@ def test_hashes_of_tokens_are_slow() -> None:
     slow = hashlib.scrypt(b"secret", salt=b"salt", dklen=32, n=2**14, r=8, p=1, maxmem=2**26)
     with mock.patch.dict(accounts._COST, SHIPPED):
         assert accounts.slow_hash("secret", b"salt") == slow
+
+
+def test_no_token_waits_for_another_ones_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 colleagues two of them shared a lock, and one was told to try again."""
+    checked, go, begun = accounts.Checked(), threading.Event(), threading.Event()
+    hashed: list[str] = []
+
+    def slow(secret: str, salt: bytes) -> bytes:
+        hashed.append(secret)
+        if secret == "first":
+            begun.set()
+            assert go.wait(60)
+        return secret.encode()
+
+    monkeypatch.setattr(accounts, "slow_hash", slow)
+    monkeypatch.setattr(accounts, "_TURN_SECONDS", 60.0)
+    told: list[bool] = []
+
+    def check() -> None:
+        told.append(checked.matches("first", b"\x01a", b"first"))
+
+    same = [threading.Thread(target=check) for _ in range(3)]
+    for thread in same:
+        thread.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(accounts, "_TURN_SECONDS", 0.0)
+    assert checked.matches("second", b"\x01b", b"second")  # salts that begin alike
+    go.set()
+    for thread in same:
+        thread.join()
+    assert told == [True] * 3
+    assert hashed == ["first", "second"]  # those who waited did not hash again

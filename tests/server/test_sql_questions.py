@@ -13,7 +13,9 @@ import pytest
 
 from expost.analytics.quantiles import QuantileResult
 from expost.analytics.sql_result import QueryResult
+from expost.errors import InvalidInput
 from expost.server.client import count_result
+from expost.server.jobs import runner
 from tests.server.running_server import Server, open_server, visits
 
 SQL = (
@@ -188,3 +190,50 @@ def test_pages(server: Server) -> None:
         assert "Ask this differently" in again
     server.client.delete("/api/session")
     server.client.cookies.clear()
+
+
+def test_a_column_that_differs_in_capitals_only(
+    server: Server, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner listed ``city``; the query must not read ``City``, which exists beside it."""
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE beside (person TEXT, city TEXT)")
+        connection.execute(
+            "INSERT INTO beside SELECT 'p' || n, 'Bern' FROM generate_series(1, 9) n"
+        )
+    facts = {"budget": "visits", "source": postgres_url, "user": "person"}
+    facts |= {"groups": {"city": ["Bern"]}, "max_groups_per_user": 1}
+    olga = server.person("olga")
+    server.service.register(olga, facts | {"name": "beside", "table": "beside"})
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("ALTER TABLE beside ADD COLUMN \"City\" TEXT DEFAULT 'secret'")
+    with pytest.raises(InvalidInput, match="capitals"):
+        server.service.register(olga, facts | {"name": "twins", "table": "beside"})
+    monkeypatch.setattr(runner, "MOST_TRIES", 1)
+    sql = "SELECT COUNT(*) AS n FROM beside WHERE \"City\" = 'secret'"
+    question = {"dataset": "beside", "kind": "query", "sql": sql, "epsilon": 0.1, "plus_minus": 1e3}
+    view = server.wait(server.ask("ann", question, "capitals").json()["id"])
+    assert (view["status"], view["charge"]["epsilon"]) == ("no answer", 0.0)
+
+
+def test_a_public_table_that_cannot_be_read(server: Server) -> None:
+    """Analysts are not told where it is, and the price is computed again afterwards."""
+    places, away = server.folder / "places.csv", server.folder / "away.csv"
+    question = JOINED | {"epsilon": 0.9}
+    places.rename(away)
+    try:
+        told = server.call("ann", "POST", "/api/price", question)
+    finally:
+        away.rename(places)
+    assert told.status_code == 503
+    assert "places.csv" not in told.text
+    assert server.call("ann", "POST", "/api/price", question).status_code == 200
+
+
+def test_the_table_is_the_data_set(server: Server) -> None:
+    for name in ("elsewhere", '"/etc/passwd"', "digits"):
+        question = COUNTED | {"sql": f"SELECT COUNT(*) FROM {name}"}
+        told = server.call("ann", "POST", "/api/price", question)
+        assert told.status_code == 422
+        assert "'visits'" in told.json()["valid"]

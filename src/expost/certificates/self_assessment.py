@@ -53,7 +53,8 @@ def assessment(release: Record, verdict: Record) -> dict[str, Any]:
     """Return the thirteen points of one release.
 
     ``release`` has the ``certificate``; what it may have besides is the ``request``, the public
-    ``facts`` of its data set, its ``budget`` and its ``result``. ``verdict`` is that of
+    ``facts`` of its data set, its ``budget``, its ``result`` and, of a model, ``subgroups``: the
+    certificate of its errors. ``verdict`` is that of
     :func:`expost.certificates.verify.verdict_of`.
     """
     document = _report(release)
@@ -68,7 +69,10 @@ def assessment(release: Record, verdict: Record) -> dict[str, Any]:
         "Correctness": (_correctness(release["certificate"], verdict), "computed from the record"),
         "Preprocessing and tuning": (text["Preprocessing and tuning"], "certificate: public"),
         "Utility": (text["Accuracy and bias"], "certificate: query, or tuning.goal"),
-        "Error by subgroup": (_by_subgroup(release), "result: answers"),
+        "Error by subgroup": (
+            _by_subgroup(release),
+            "certificate of the errors" if "subgroups" in release else "certificate: answers",
+        ),
         "Budget over time": (_budget(release), "ledger: the budget's standing"),
         "Trust model": (text["Trust, access and records"] if asked else None, "server"),
         "Floating point and randomness": (
@@ -151,8 +155,11 @@ def _correctness(certificate: Record, verdict: Record) -> str:
 
 
 def _by_subgroup(release: Record) -> str | None:
-    """How errors differ between the groups of a count, a sum or a mean."""
-    result = release.get("result") or {}
+    """How errors differ between the groups of a count, a sum or a mean, or those of a model."""
+    measured = release.get("subgroups")
+    if measured is not None:
+        return _of_model(measured)
+    result = release.get("result") or release["certificate"]
     answers = [*result.get("answers", ()), *result.get("unanswered", ())]
     known = [
         ((float(answer["high"]) - float(answer["low"])) / 2, answer["group"])
@@ -167,6 +174,22 @@ def _by_subgroup(release: Record) -> str | None:
         f"Half-widths of the intervals of {len(known)} public groups run from {known[0][0]:.4g} to "
         f"{known[-1][0]:.4g}. The widest: {', '.join(wide)}. They are part of the release and cost "
         "nothing more."
+    )
+
+
+def _of_model(measured: Record) -> str:
+    """The average errors that ``expost.subgroup_errors`` measured, from their certificate."""
+    answers = [*measured["answers"], *measured["unanswered"]]
+    told = [
+        f"{answer['group']} {answer['estimate']:.3g} ({answer['low']:.3g} to {answer['high']:.3g})"
+        if answer.get("low") is not None
+        else f"{answer['group']} not measured"
+        for answer in answers
+    ]
+    ((unit, spent),) = measured["spent"].items()
+    return (
+        f"Average error of the model in {len(answers)} public subgroups, each with its interval: "
+        f"{', '.join(told)}. Measured for an extra {unit} of {spent:.4g}."
     )
 
 

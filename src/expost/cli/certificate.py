@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from expost.budget.ledger import Ledger
 from expost.budget.signing import SigningKey, load_document
-from expost.certificates.document import document_text, read_certificate
+from expost.certificates.document import TUNING, document_text, read_certificate
 from expost.certificates.self_assessment import evidence_files
 from expost.certificates.verify import run_checks, verdict_of
 from expost.certificates.words import certificate_words, title_of
@@ -152,6 +152,23 @@ def check_period(period: str | None) -> str:
     return period or ""
 
 
+Errors = Annotated[
+    Path | None,
+    typer.Option(help="Certificate of expost.subgroup_errors, for the model.", exists=True),
+]
+
+
+def read_errors(file: Path | None) -> dict[str, Any]:
+    """Return the errors of a model by subgroup, if there are any, as a part of its record."""
+    if file is None:
+        return {}
+    measured = dict(read_certificate(load_document(file, "errors")))
+    verdict = verdict_of(measured, run_checks(measured))
+    if measured["kind"] != "count" or not verdict["valid"]:
+        raise InvalidInput("errors", str(file), "give a valid certificate of subgroup_errors")
+    return {"subgroups": measured}
+
+
 def evidence_command(
     releases: Annotated[
         list[Path] | None,
@@ -163,9 +180,10 @@ def evidence_command(
         str | None, typer.Option(help="The ledger that was charged: a file name or a URL.")
     ] = None,
     key: PrivateKey = None,
+    errors: Errors = None,
 ) -> None:
     """Write a self-assessment after NIST SP 800-226, and its records, for releases."""
-    begins = check_period(period)
+    begins, measured = check_period(period), read_errors(errors)
     documents = [load_document(file, "release") for file in _files(releases or [])]
     kept = [document for document in documents if _date(document).startswith(begins)]
     opened = None if ledger is None else Ledger.open(ledger, read_only=True)
@@ -174,6 +192,7 @@ def evidence_command(
         certificate = dict(read_certificate(document))
         budget = None if opened is None else _standing(opened, certificate)
         packed.append({"certificate": certificate} | ({} if budget is None else {"budget": budget}))
+        packed[-1] |= measured if certificate["kind"] == TUNING else {}
         verdicts.append(verdict_of(certificate, run_checks(certificate, ledger=opened)))
     write_pack(out, packed, verdicts, key)
 

@@ -18,7 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from expost.analytics.answer_files import check_out, write_document
-from expost.cli.certificate import PackFolder, Period, PrivateKey, check_period, write_pack
+from expost.cli.certificate import (
+    Errors,
+    PackFolder,
+    Period,
+    PrivateKey,
+    check_period,
+    read_errors,
+    write_pack,
+)
 from expost.cli.count import (
     MeanColumn,
     Out,
@@ -204,14 +212,17 @@ def remote_evidence(
     out: PackFolder = Path("evidence"),
     period: Period = None,
     key: PrivateKey = None,
+    errors: Errors = None,
 ) -> None:
     """Write a self-assessment after NIST SP 800-226, and its records, for releases of a server."""
-    begins, server = check_period(period), _server(context)
+    begins, server, measured = check_period(period), _server(context), read_errors(errors)
     names = list(releases or ())
     if not names:
         views = [view for view in server.requests() if view["release"]]
         names = [view["id"] for view in views if str(view["published"]).startswith(begins)]
     packed = [server.record(name) for name in names]
+    for record in packed:
+        record |= measured if record["request"]["kind"] == "tune" else {}
     kept = [one for one in packed if str(one["request"]["published"]).startswith(begins)]
     write_pack(out, kept, [release["verdict"] for release in kept], key)
 

@@ -23,12 +23,11 @@ from expost.server.jobs.buy_facts import (
     with_stand_ins,
     without_stand_ins,
 )
-from expost.server.jobs.datasets import RULES, Datasets, check_dataset, may_ask
+from expost.server.jobs.datasets import RULES, Datasets, check_dataset
 from expost.server.jobs.ledgers import Ledgers, make_budget
 from expost.server.jobs.prices import check_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
-from expost.server.people.accounts import ANALYST, OWNER, People, Person
-from expost.server.people.roles import action
+from expost.server.people.accounts import ANALYST, OWNER, People, Person, action
 from expost.server.problems import NotFound
 
 
@@ -58,8 +57,16 @@ class Administration:
         self._ledgers.check(str(facts.get("budget")))
         filled = filled_from_file(facts)
         document = check_dataset(with_stand_ins(filled))
+        self._check_askers(document["askers"] or ())
         check_budget(document, self._ledgers.ledger.standing(document["budget"]).filter.budget)
         return without_stand_ins(document, filled)
+
+    def _check_askers(self, askers: Sequence[str]) -> None:
+        """Refuse names that nobody has yet: whoever gets one later would be let in."""
+        known = {member["name"] for member in self._people.listed()}
+        for asker in askers:
+            if not asker.startswith("@") and asker not in known:
+                raise InvalidInput("askers", asker, "add this person first, or name a @group")
 
     @action
     def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,15 +224,13 @@ class Administration:
         hidden = self._hidden_budgets(person)
         return [self._budget(person, name) for name in self._ledgers.names() if name not in hidden]
 
-    def _may_ask(self, person: Person, facts: Mapping[str, Any]) -> bool:
-        """Whether a data set exists for a person: owners and auditors see all of them."""
-        return person.role != ANALYST or may_ask(facts, person.name, self._people.groups_of)
-
     def _hidden_budgets(self, person: Person) -> set[str]:
         """The budgets that pay only for data sets which the person may not ask about."""
         sets = [] if person.role != ANALYST else self._datasets.listed(retired=True)
-        mine = {facts["budget"] for facts in sets if self._may_ask(person, facts)}
-        return {facts["budget"] for facts in sets} - mine
+        asks = self._people.asks(person)
+        return {facts["budget"] for facts in sets} - {
+            facts["budget"] for facts in sets if asks(facts)
+        }
 
     def _check_budget(self, person: Person, name: str) -> None:
         """Refuse a budget that does not exist for a person."""

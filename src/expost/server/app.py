@@ -50,10 +50,11 @@ _TITLES = {
 }
 
 
-def create_app(settings: ServerSettings, *, run: bool = True) -> FastAPI:
+def create_app(settings: ServerSettings, *, run: bool = True, tracer: Any = None) -> FastAPI:
     """Return the application of a server; ``app.state.service`` is its :class:`.Service`.
 
     ``run`` says whether this process runs queued requests; its threads start with the application.
+    ``tracer`` is one of OpenTelemetry, which is told of calls.
     """
     service = Service(settings)
 
@@ -82,7 +83,8 @@ def create_app(settings: ServerSettings, *, run: bool = True) -> FastAPI:
         app.include_router(module.router, include_in_schema=False)
     for error in (ExpostError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _tell)
-    app.add_middleware(Guard, hosts=settings.allowed_hosts, secure=settings.cookies_secure)
+    hosts, secure = settings.allowed_hosts, settings.cookies_secure
+    app.add_middleware(Guard, hosts=hosts, secure=secure, tracer=tracer)
     return app
 
 

@@ -25,6 +25,7 @@ from expost.errors import BudgetRefused, ExpostError, InvalidInput
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TRIES = 6
 _LOST = (502, 503, 504)
+_PER_CALL = 500
 
 
 class ServerError(ExpostError):
@@ -188,7 +189,12 @@ class Connection:
 
     def requests(self) -> list[dict[str, Any]]:
         """Return your requests, newest first."""
-        views: list[dict[str, Any]] = self._call("GET", "/api/requests")
+        views: list[dict[str, Any]] = []
+        page: list[dict[str, Any]] = self._call("GET", f"/api/requests?limit={_PER_CALL}")
+        while page:
+            views += page
+            older = f"&before={page[-1]['id']}"
+            page = self._call("GET", f"/api/requests?limit={_PER_CALL}{older}")
         return views
 
     def request(self, identity: str) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
+
 from expost.budget.ledger import Ledger
 from expost.errors import LedgerError
 from expost.server.database import ServerDatabase, facts
@@ -35,6 +37,8 @@ def ready_problems(home: Path, store: ServerDatabase, pool: PricePool, ledger: s
         problems.append(DISK)
     try:
         store.write(_touch)
+    except IntegrityError:
+        pass  # another process wrote the first row at the same time
     except Exception:  # whatever the driver raises
         problems.append(DATABASE)
     period = int(time.time() // CHECK_SECONDS)
@@ -57,6 +61,8 @@ def ledger_is_sound(url: str, period: int) -> bool:
 
 
 def _touch(connection: Any) -> None:
-    """Write one row."""
-    connection.execute(facts.delete().where(facts.c.name == "ready"))
-    connection.execute(facts.insert().values(name="ready", value=str(int(time.time()))))
+    """Write one row; processes that do so at once wait for each other."""
+    values = {"name": "ready", "value": str(int(time.time()))}
+    same = facts.update().where(facts.c.name == values["name"])
+    if not connection.execute(same.values(**values)).rowcount:
+        connection.execute(facts.insert().values(**values))

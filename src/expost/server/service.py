@@ -1,6 +1,6 @@
 """The server: every action of owners, analysts and auditors, for the API and the pages alike.
 
-Each action takes the acting person first and checks the role (:mod:`expost.server.people.roles`).
+Each action takes the acting person first and checks the role (:func:`.accounts.action`).
 Actions return plain dicts. Errors are :class:`expost.server.problems.ServerProblem` or
 :class:`expost.errors.InvalidInput`; none quotes data, SQL or paths to an analyst.
 Tests: ``tests/server/test_service.py``.
@@ -12,11 +12,12 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from expost.analytics.pricing import CountPrice
@@ -29,16 +30,15 @@ from expost.files import canonical
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs
-from expost.server.jobs.datasets import SOURCE_SECRETS, Datasets, public_facts
+from expost.server.jobs.datasets import Datasets, keep_secrets, public_facts
 from expost.server.jobs.ledgers import Ledgers, nothing_of
 from expost.server.jobs.price_pool import PricePool
 from expost.server.jobs.prices import PricedQuestion, price_asked, price_recorded
 from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
 from expost.server.notices import Notices
-from expost.server.people.accounts import ANALYST, DAY, OWNER, People, Person
+from expost.server.people.accounts import ALLOWED, ANALYST, DAY, OWNER, People, Person, action
 from expost.server.people.openid import OpenID
-from expost.server.people.roles import action
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, Denied, NotFound, OverBudget, Unavailable
 from expost.server.readiness import ready_problems
@@ -47,6 +47,8 @@ from expost.server.server_settings import OutsideSettings, ServerSettings
 _LONGEST_KEY = 128
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # a workbook cannot hold them
 _MANY_KEYS, _MOST_EXPORTED = 1000, 100_000
+_MOST_WAITING = 50  # questions of one person that wait for approval: owners get a mail for each
+_READY_SECONDS = 1.0
 
 
 def releases_table(views: Sequence[Mapping[str, Any]], form: str) -> bytes:
@@ -94,8 +96,9 @@ class Service(Administration):
         self.settings = settings
         self.store = ServerDatabase(settings.database_url)
         self._people = People(self.store)
+        self.by_token = self._people.by_token
         self.outside = OutsideSettings.read(settings.home)
-        SOURCE_SECRETS.update(self.outside.sources)
+        keep_secrets(self.outside.sources)
         self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
         self.notices = Notices(self.outside, self.store, self._people)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
@@ -103,7 +106,9 @@ class Service(Administration):
         self._queue = Queue(self.store)
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        self.prices = PricePool(settings.pricers)
+        begin = partial(keep_secrets, self.outside.sources)
+        self.prices = PricePool(settings.pricers, begin=begin)
+        self._ready: tuple[float, list[str]] = (-math.inf, [])
         self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
 
     def _find_terms(self, budget: str) -> Budget:
@@ -118,9 +123,13 @@ class Service(Administration):
         self.store.close()
 
     def not_ready(self) -> list[str]:
-        """Return why the server cannot work; anybody may know."""
-        home, ledger = self.settings.home, self.settings.ledger_url
-        return ready_problems(home, self.store, self.prices, ledger)
+        """Return why the server cannot work; anybody may know, and ask as often as they like."""
+        when, problems = self._ready
+        if time.monotonic() > when + _READY_SECONDS:
+            home, ledger = self.settings.home, self.settings.ledger_url
+            problems = ready_problems(home, self.store, self.prices, ledger)
+            self._ready = time.monotonic(), problems
+        return problems
 
     # What may be asked
 
@@ -130,8 +139,8 @@ class Service(Administration):
 
         Analysts see those that they may ask about.
         """
-        listed = self._datasets.listed()
-        return [self._shown(person, facts) for facts in listed if self._may_ask(person, facts)]
+        mine = self._people.asks(person)
+        return [self._shown(person, facts) for facts in self._datasets.listed() if mine(facts)]
 
     @action
     def dataset(self, person: Person, name: str) -> dict[str, Any]:
@@ -140,8 +149,9 @@ class Service(Administration):
 
     def _open_to(self, person: Person, name: str, version: int | None = None) -> dict[str, Any]:
         """A data set that a person may ask about or administer; others do not exist for them."""
+        mine = self._people.asks(person)  # before it is known whether there is such a data set
         facts = self._datasets.get(name)
-        if not self._may_ask(person, facts):
+        if not mine(facts):
             raise NotFound("there is no such data set", "dataset")
         same = version in (None, facts["version"])
         return facts if same else self._datasets.get(name, version=version)
@@ -165,7 +175,7 @@ class Service(Administration):
         groups = None if keys is None else len(keys)
         state = self._ledgers.worst(facts["budget"], person.name, priced.charges)
         told = {"question": shown | {"groups": groups}, "plan": priced.plan}
-        before = self._queue.answered(person.name, facts["name"], stored_question(priced.question))
+        before = self._queue.answered(person.name, facts, stored_question(priced.question))
         again = None if before is None else self._answer(before)
         kept = again and {name: again[name] for name in ("id", "published", "charge")}
         waits = _needs_approval(facts, priced.price)
@@ -212,6 +222,9 @@ class Service(Administration):
         question = priced.question
         waits = _needs_approval(facts, priced.price)
         refused = self._refused_now(facts, person, priced, always=waits)
+        if waits and not refused and self._queue.waiting(person.name) >= _MOST_WAITING:
+            words = f"{_MOST_WAITING} of your questions wait for approval already"
+            raise Conflict(words, None, "ask again when they are decided")
         now = time.time()
         expires = now + DAY * facts["approval_days"] if waits and not refused else None
         row = self._queue.insert(
@@ -248,6 +261,8 @@ class Service(Administration):
         words, valid = "this question cannot be approved any more", "decline it"
         try:
             asker = self._people.active(row["person"])
+            if asker.role not in ALLOWED["ask"]:
+                raise Denied("they do not ask any more")
             facts = self._open_to(asker, row["dataset"], row["version"])
         except (NotFound, Denied):
             raise Conflict(words, "id", valid) from None
@@ -420,10 +435,9 @@ class Service(Administration):
     def export(self, person: Person, period: str, form: str = "csv") -> bytes:
         """Return the releases of a year, a month or a day as CSV or XLSX, for a yearly report."""
         mine = person.name if person.role == ANALYST else None
-        rows = self._queue.listed(mine, _MOST_EXPORTED, None, {"published": "yes"})
+        rows = self._queue.listed(mine, _MOST_EXPORTED, None, {"published": period})
         views = [request_view(row, self.settings.tick) for row in reversed(rows)]
-        wanted = [view for view in views if view["published"].startswith(period)]
-        return releases_table(wanted, form)
+        return releases_table(views, form)
 
     @action
     def release(self, person: Person, identity: str) -> dict[str, Any]:

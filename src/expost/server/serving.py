@@ -55,10 +55,28 @@ def set_logging(*, quiet: bool, json_lines: bool) -> None:
             handler.setFormatter(JsonLines())
 
 
+def server_tracer() -> Any:
+    """Return a tracer of OpenTelemetry if its variables name a collector; else None."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    if not any(os.environ.get(name) for name in names):
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise MissingExtra("opentelemetry-sdk", "telemetry") from None
+    name = os.environ.get("OTEL_SERVICE_NAME", "expost-server")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider.get_tracer("expost.server")
+
+
 def listen(settings: ServerSettings, proxies: list[str]) -> None:
     """Serve in this process until it is told to end."""
     LimitedConnection.most = most_connections()
-    app = create_app(settings)
+    app = create_app(settings, tracer=server_tracer())
     app.state.service.prices.warm()
     uvicorn.run(app, **_options(settings, proxies))
 
@@ -108,7 +126,7 @@ def _listen_beside(
     set_logging(**log)
     LimitedConnection.most = most_connections()
     threading.Thread(target=_follow, args=(alive,), daemon=True).start()
-    app = create_app(settings)
+    app = create_app(settings, tracer=server_tracer())
     app.state.service.prices.warm()
     uvicorn.Server(uvicorn.Config(app, **_options(settings, proxies))).run(sockets=[shared])
 

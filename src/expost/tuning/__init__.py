@@ -9,7 +9,8 @@ Training needs the extra ``[torch]``.
 ``rows``     Arrays, frames, files and databases become encoded rows; no row makes this fail.
 ``plan``     :class:`.JobPlan`: what a job may cost and reach; which strategy comes first.
 ``runs``     The requests: trainings that stop when they pass, and attempts over DP-SGD.
-``model``    Scores; :class:`Model` and its file; :class:`Tuned`, the result and its certificate.
+``model``    Scores; :class:`Model` and its file; :class:`Tuned`, the result and its certificate;
+             :func:`expost.subgroup_errors`, a model's errors in public subgroups.
 ``example``  :data:`EXAMPLE`: a commented TOML file.
 ===========  ====================================================================================
 """

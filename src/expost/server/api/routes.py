@@ -115,7 +115,7 @@ def begin_session(request: Request, server: Server, body: bodies.Begin) -> JSONR
     """Sign in with a token, or through a trusted proxy."""
     address = address_of(request)
     if body.token is not None:
-        person = server.signin.by_token(body.token, address)
+        person = server.by_token(body.token, address)
     else:
         person = server.signin.by_proxy(request.headers, address)
     value = server.signin.begin(person)

@@ -13,11 +13,12 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import sqlalchemy as sql
 
@@ -41,9 +42,15 @@ RULES = ("askers", "approval_above", "approval_days")
 _HIDDEN = ("source", "table", "delimiter", "data", "head", "places", "askers", "public_tables")
 
 
-SOURCE_SECRETS: dict[str, str] = {}
-"""Passwords that URLs of sources name as ${NAME}: from the secrets file of this process."""
+_SECRETS: dict[str, str] = {}
 _NAMED = re.compile(r"\$\{([A-Za-z0-9_]{1,64})\}")
+_PASSWORD = "password"
+_SECRET_KEYS = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
+
+
+def keep_secrets(secrets: Mapping[str, str]) -> None:
+    """Keep the passwords of a secrets file, which URLs of sources name, for this process."""
+    _SECRETS.update(secrets)
 
 
 def source_with_secrets(source: str) -> str:
@@ -54,7 +61,7 @@ def source_with_secrets(source: str) -> str:
 
     def secret(match: re.Match[str]) -> str:
         name = match[1]
-        text = os.environ.get(f"EXPOST_SOURCE_{name}") or SOURCE_SECRETS.get(name)
+        text = os.environ.get(f"EXPOST_SOURCE_{name}") or _SECRETS.get(name)
         if text is None:
             valid = f"set EXPOST_SOURCE_{name}, or {name} under [sources] in secrets.toml"
             raise InvalidInput("source", match[0], valid)
@@ -68,8 +75,9 @@ def _check_source(source: str) -> None:
     if not is_database(source) or "://" not in source:
         return
     parts = urlsplit(_NAMED.sub("secret-by-name", source))
-    given = [parts.password or "", *parse_qs(parts.query).get("password", [])]
-    if any(text not in ("", "secret-by-name") for text in given):
+    given = [(_PASSWORD, parts.password or ""), *parse_qsl(parts.query)]
+    hidden = [text for key, text in given if _SECRET_KEYS.search(key)]
+    if any(text not in ("", "secret-by-name") for text in hidden):
         valid = "write ${NAME} for the password, and set EXPOST_SOURCE_NAME or secrets.toml"
         raise InvalidInput("source", "a password in the URL", valid)
 
@@ -85,7 +93,7 @@ class Datasets:
         query = sql.select(datasets).order_by(datasets.c.name)
         if not retired:
             query = query.where(datasets.c.retired.is_(False))
-        return [json.loads(row["document"]) for row in self._store.rows(query)]
+        return [_facts(row["document"]) for row in self._store.rows(query)]
 
     def get(
         self, name: str, *, retired: bool = False, version: int | None = None
@@ -94,7 +102,7 @@ class Datasets:
         row = self._store.row(sql.select(datasets).where(datasets.c.name == name))
         if row is None or (row["retired"] and not retired):
             raise NotFound("there is no such data set", "dataset")
-        document: dict[str, Any] = json.loads(row["document"])
+        document = _facts(row["document"])
         if version is None or version == document["version"]:
             return document
         before = self._store.row(
@@ -104,8 +112,7 @@ class Datasets:
         )
         if before is None:
             raise NotFound("there is no such version of the data set", "dataset")
-        earlier: dict[str, Any] = json.loads(before["document"])
-        return earlier
+        return _facts(before["document"])
 
     def check_name(self, name: str) -> None:
         """Refuse a name that another data set has."""
@@ -169,6 +176,17 @@ class Datasets:
         self._store.write(work)
 
 
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """The document of a data set: a copy whose parts nobody changes."""
+    return dict(_parsed(text))
+
+
 def public_facts(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what analysts may see of a data set: no source."""
     return {key: value for key, value in document.items() if key not in _HIDDEN}
@@ -178,15 +196,6 @@ def _recorded(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the public facts for the log; of facts that were bought it has the charge."""
     shown = public_facts(document) | {"askers": document["askers"]}
     return shown | ({"bought": shown["bought"]["charged"]} if "bought" in shown else {})
-
-
-def may_ask(document: Mapping[str, Any], person: str, groups: Callable[[str], set[str]]) -> bool:
-    """Return whether a person may ask about a data set; ``groups`` are those of a person."""
-    askers = document.get("askers")
-    if askers is None or person in askers:
-        return True
-    named = {asker[1:] for asker in askers if asker.startswith("@")}
-    return bool(named) and not named.isdisjoint(groups(person))
 
 
 def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +235,8 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     values = {str(column): _bounds(column, b) for column, b in (facts.get("values") or {}).items()}
     filters = [str(column) for column in facts.get("filters") or ()]
     used = list(dict.fromkeys([str(user), *groups, *values, *filters]))
-    types = _columns(facts, used)
+    types = table_columns(facts, used)
+    require_distinct(types, used)
     columns = {name: _kind(kind) for name, kind in types.items()}
     absent = [name for name in used if name not in columns]
     if absent:
@@ -298,7 +308,9 @@ def _public_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
     for location in sources.values():
         _check_source(location)
     opened = {
-        name: _columns({"source": location, "table": name if is_database(location) else None}, [])
+        name: table_columns(
+            {"source": location, "table": name if is_database(location) else None}, []
+        )
         for name, location in sources.items()
     }
     if str(facts["name"]).lower() in {name.lower() for name in sources}:
@@ -309,8 +321,19 @@ def _public_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _columns(facts: Mapping[str, Any], used: list[str]) -> dict[str, Any]:
-    """The columns of a table and their types, from its header or schema."""
+def require_distinct(columns: Iterable[str], listed: Iterable[str]) -> None:
+    """Refuse a table in which a listed column has a twin: a query could mean the other one.
+
+    SQL does not tell ``City`` from ``city``, and only one of them is what the owner listed.
+    """
+    named = {str(name).lower(): str(name) for name in listed}
+    for name in columns:
+        if named.get(name.lower(), name) != name:
+            raise InvalidInput("columns", name, "another column has this name but for capitals")
+
+
+def table_columns(facts: Mapping[str, Any], used: list[str]) -> dict[str, Any]:
+    """Return the columns of a table and their types, from its header or schema."""
     try:
         opened = open_source(
             source_with_secrets(str(facts["source"])),

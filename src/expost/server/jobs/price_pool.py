@@ -36,6 +36,7 @@ _PATIENCE = 4  # times as long on the clock as in the processor: the machine may
 _MOST_WAITING = 8  # questions of one person
 _MOST_KEPT, _LARGEST_KEPT = 4096, 2**16
 _LOOK = 0.1
+_FLEETING = b"!"  # before an outcome that may be another one soon; no pickle begins so
 log = logging.getLogger("expost.server")
 
 
@@ -61,10 +62,14 @@ class PricePool:
         Number of processes; 0 computes in the calling thread, without deadlines.
     seconds : float
         How much time of a processor one price may take.
+    begin : callable
+        What each process calls first; it is pickled.
     """
 
-    def __init__(self, workers: int, seconds: float = SECONDS) -> None:
-        self._workers, self._seconds = workers, seconds
+    def __init__(
+        self, workers: int, seconds: float = SECONDS, begin: Callable[[], Any] = tuple
+    ) -> None:
+        self._workers, self._seconds, self._begin = workers, seconds, begin
         self._tasks: dict[str, _Task] = {}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._changed = threading.Condition()
@@ -165,7 +170,9 @@ class PricePool:
         worker = None
         while (task := self._next()) is not None:
             try:
-                worker = worker if worker is not None and worker.is_alive() else _Worker()
+                worker = (
+                    worker if worker is not None and worker.is_alive() else _Worker(self._begin)
+                )
                 task.outcome = worker.ask(task.content, self._seconds, lambda: self._unwanted(task))
                 if task.outcome is not None:
                     self._keep(task.key, task.outcome)
@@ -184,8 +191,8 @@ class PricePool:
         return self._closed or task.waiters == 0
 
     def _keep(self, key: str, outcome: bytes) -> None:
-        """Remember an outcome; long lists of keys are not worth it."""
-        if len(outcome) <= _LARGEST_KEPT:
+        """Remember an outcome that time does not change; long lists of keys are not worth it."""
+        if len(outcome) <= _LARGEST_KEPT and not outcome.startswith(_FLEETING):
             with self._changed:
                 self._kept[key] = outcome
                 while len(self._kept) > _MOST_KEPT:
@@ -195,7 +202,7 @@ class PricePool:
 class _Worker:
     """One process that prices, and the pipe to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[], Any]) -> None:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context(
             "forkserver" if "forkserver" in methods else "spawn"
@@ -203,7 +210,7 @@ class _Worker:
         if "forkserver" in methods:  # a new worker is a fork of a process that has imported all
             context.set_forkserver_preload(["expost.server.jobs.prices"])
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other,), daemon=True)
+        self._process = context.Process(target=_work, args=(other, begin), daemon=True)
         self._process.start()
         other.close()
 
@@ -233,9 +240,10 @@ class _Worker:
         self._connection.close()
 
 
-def _work(connection: Any) -> None:
+def _work(connection: Any, begin: Callable[[], Any]) -> None:
     """In a worker: compute one price after the other, until the server ends."""
     prepare_worker()
+    begin()
     if hasattr(os, "nice"):
         os.nice(5)  # answering calls comes first
     while True:
@@ -267,14 +275,15 @@ def _outcome(content: bytes) -> bytes:
     try:
         return pickle.dumps((function(*arguments), None))
     except ExpostError as error:
-        return pickle.dumps((None, error))
+        told: ExpostError = error
     except Exception as error:
-        return pickle.dumps((None, Unavailable(f"no price ({type(error).__name__})")))
+        told = Unavailable(f"no price ({type(error).__name__})")
+    return (_FLEETING if isinstance(told, Unavailable) else b"") + pickle.dumps((None, told))
 
 
 def _value(outcome: bytes) -> Any:
     """The result of an outcome; its error is raised."""
-    result, error = pickle.loads(outcome)  # noqa: S301 - as above
+    result, error = pickle.loads(outcome.removeprefix(_FLEETING))  # noqa: S301 - as above
     if error is not None:
         raise error
     return result

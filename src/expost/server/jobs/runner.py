@@ -64,7 +64,7 @@ class Runner:
         self._settings, self._queue = settings, queue
         self._datasets, self._ledgers, self._complete = datasets, ledgers, complete
         self.name = secrets.token_hex(8)
-        self._home = settings.home_identity()
+        self._home, self._folder = settings.home_identity(), settings.alive
         self._wake, self._stop = threading.Condition(), threading.Event()
         self._pokes = 0
         self._alive: int | None = None
@@ -76,10 +76,10 @@ class Runner:
 
     def start(self) -> None:
         """Start the threads."""
-        draft = self._settings.alive / f".{self.name}"
+        draft = self._folder / f".{self.name}"
         self._alive = os.open(draft, os.O_CREAT | os.O_RDWR, 0o600)
         lock_file(self._alive)
-        draft.rename(self._settings.alive / self.name)  # seen by others when it is locked
+        draft.rename(self._folder / self.name)  # seen by others when it is locked
         self.take_over()
         work = [self._work] * self._settings.threads
         for target in (*work, self._publish_forever, self._stay_alive):
@@ -99,7 +99,7 @@ class Runner:
         if self._pool is not None:
             self._pool.__exit__(None, None, None)
         if self._alive is not None:
-            (self._settings.alive / self.name).unlink(missing_ok=True)
+            (self._folder / self.name).unlink(missing_ok=True)
             os.close(self._alive)
             self._alive = None
 
@@ -320,7 +320,7 @@ class Runner:
 
     def take_over(self) -> None:
         """End the leases of processes of this folder that are gone: nobody holds their lock."""
-        for path in self._settings.alive.glob("[0-9a-f]*"):
+        for path in self._folder.glob("[0-9a-f]*"):
             try:
                 descriptor = os.open(path, os.O_RDWR)
             except OSError:

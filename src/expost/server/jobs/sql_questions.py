@@ -27,8 +27,9 @@ from expost.analytics.sql_plan import plan_query
 from expost.analytics.sql_question import where_lists
 from expost.analytics.sql_request import CheckedQuery, check_query
 from expost.analytics.sql_tables import bare_name
-from expost.errors import InvalidInput
-from expost.server.jobs.datasets import source_with_secrets
+from expost.errors import ExpostError, InvalidInput
+from expost.server.jobs.datasets import require_distinct, source_with_secrets, table_columns
+from expost.server.problems import Unavailable
 from expost.tables.typed_columns import ibis_module
 
 _SMALLEST = 1e-4
@@ -90,8 +91,10 @@ def look_at_step(step: int, plan_at: Callable[[float], dict[str, Any]]) -> tuple
     return planned["groups"] is None, step + math.ceil(per_decade * math.log10(needed))
 
 
-def _named(error: InvalidInput) -> InvalidInput:
+def _named(error: InvalidInput) -> ExpostError:
     """A refusal as analysts see it: the clause is part of what would be valid."""
+    if error.field in ("source", "public"):  # which the owner named; it may say where it is
+        return Unavailable("a table of this data set cannot be read now", "sql", "ask an owner")
     if error.field != "query":
         return error
     return InvalidInput("sql", None, f"{str(error.value)[:200]}: {error.valid}")
@@ -104,6 +107,7 @@ def read_query(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, 
             raise InvalidInput(name, asked[name], "it is part of the SELECT")
     try:
         parsed = parse_question(asked.get("sql"))
+        _check_tables(parsed, facts)
         _check_person(parsed, str(facts["user"]))
     except InvalidInput as error:
         raise _named(error) from None
@@ -127,6 +131,17 @@ def read_query(facts: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, 
         "max_groups_per_user": asked.get("max_groups_per_user") or facts["max_groups_per_user"],
         "max_rows_per_user": asked.get("max_rows_per_user") or facts["max_rows_per_user"],
     }
+
+
+def _check_tables(parsed: SqlQuestion, facts: Mapping[str, Any]) -> None:
+    """Refuse other tables than the data set and the public ones that its owner listed."""
+    own, public = str(facts["name"]), list(facts.get("public_tables") or ())
+    if parsed.table.lower() != own.lower():
+        raise refused(f"FROM {parsed.table}", f"the table of this data set is {own!r}")
+    for join in parsed.joins:
+        if join.name.lower() not in {name.lower() for name in public}:
+            listed = ", ".join(map(repr, public)) or "none"
+            raise refused(f"JOIN {join.name}", f"the owner listed as public: {listed}")
 
 
 def _check_person(parsed: SqlQuestion, user: str) -> None:
@@ -182,6 +197,8 @@ def _sources(facts: Mapping[str, Any], *, opened: bool) -> dict[str, Any]:
     public = {name: source_with_secrets(location) for name, location in stated.items()}
     if opened:
         own = source_with_secrets(str(facts["source"]))
+        listed = list(facts["columns"])
+        require_distinct(table_columns(facts, listed), listed)
         return {facts["name"]: (own, facts.get("table")), **public}
     usual = {"number": "float64", "boolean": "boolean", "text": "string"}
     types = facts.get("types") or {name: usual[kind] for name, kind in facts["columns"].items()}

@@ -25,11 +25,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sql
 
+from expost.errors import InvalidInput
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, approvals, attempts, models, requests
 
@@ -132,13 +133,21 @@ class Queue:
         late = approvals.c.expires <= time.time()
         return self._store.rows(query.where(requests.c.state == WAITING, late))
 
-    def answered(self, person: str, dataset: str, question: str) -> dict[str, Any] | None:
-        """Return the newest answered request of a person with this very question, or None."""
+    def waiting(self, person: str) -> int:
+        """Return how many questions of a person wait for approval."""
+        mine = (requests.c.person == person, requests.c.state == WAITING)
+        return len(self._store.rows(sql.select(requests.c.id).where(*mine)))
+
+    def answered(
+        self, person: str, facts: Mapping[str, Any], question: str
+    ) -> dict[str, Any] | None:
+        """Return a person's newest answer to this very question about the same facts, or None."""
         return self._store.row(
             sql.select(requests)
             .where(
                 requests.c.person == person,
-                requests.c.dataset == dataset,
+                requests.c.dataset == facts["name"],
+                requests.c.version == facts["version"],
                 requests.c.question == question,
                 requests.c.state.in_((DONE, MISSED)),
             )
@@ -362,7 +371,9 @@ def _matches(name: str, value: str) -> Any:
         known = (*FINAL, WAITING)
         return requests.c.state.in_([state for state in known if _STATUS[state] == value])
     if name == "published":
-        return requests.c.state.in_((DONE, MISSED))
+        begin, end = period_of(value)
+        answered = requests.c.state.in_((DONE, MISSED))
+        return sql.and_(answered, requests.c.published >= begin, requests.c.published < end)
     texts = (requests.c.memo, requests.c.dataset, requests.c.person)
     return sql.or_(*(column.icontains(value, autoescape=True) for column in texts))
 
@@ -385,6 +396,22 @@ _STATUS = {
     FAILED: "no answer",
     REFUSED: "refused",
 }
+
+
+def period_of(text: str) -> tuple[float, float]:
+    """Return the first moment of a year, a month or a day, and the first one after it (UTC)."""
+    parts = [int(part) for part in text.split("-")]
+    year, month, day = (*parts, 1, 1)[:3]
+    try:
+        begin = datetime(year, month, day, tzinfo=UTC)
+        following = {1: (year + 1, 1), 2: (year + month // 12, month % 12 + 1)}
+        if len(parts) == 3:
+            end = begin + timedelta(days=1)
+        else:
+            end = datetime(*following[len(parts)], 1, tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput("period", text, "give 2026, 2026-03 or 2026-03-31") from None
+    return begin.timestamp(), end.timestamp()
 
 
 def next_tick(tick: float, now: float | None = None) -> float:

@@ -40,8 +40,7 @@ from expost.server.pages.rendering import (
     text,
     whole_field,
 )
-from expost.server.people.accounts import Person
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import ServerProblem, Unavailable
 from expost.server.service import Service
 from expost.tuning.request.defaults import as_toml

@@ -24,8 +24,7 @@ from expost.server.pages.rendering import (
     real,
     text,
 )
-from expost.server.people.accounts import ANALYST, Person
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, ANALYST, Person
 from expost.server.service import Service
 
 router = APIRouter()

@@ -35,8 +35,7 @@ from expost.server.pages.rendering import (
     whole_field,
 )
 from expost.server.people import openid
-from expost.server.people.accounts import Person
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, Person
 from expost.server.people.signin import COOKIE
 from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, ServerProblem
 from expost.server.service import Service
@@ -332,7 +331,7 @@ def sign_in(request: Request, server: Server, form: Form) -> Response:
         if text(form, "proxy"):
             person = server.signin.by_proxy(request.headers, address)
         else:
-            person = server.signin.by_token(text(form, "token")[:200], address)
+            person = server.by_token(text(form, "token")[:200], address)
     except ServerProblem as error:
         return _form(server, wanted, error)
     response = go(wanted)

@@ -28,8 +28,7 @@ from expost.server.pages.rendering import (
     page,
     text,
 )
-from expost.server.people.accounts import Person
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import Conflict, NotFound
 from expost.server.service import Service
 

@@ -29,8 +29,7 @@ from expost._version import __version__
 from expost.certificates.document import certainty_text
 from expost.server.api.access import Guard, check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
-from expost.server.people.accounts import Person
-from expost.server.people.roles import ALLOWED
+from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import Conflict, NotFound, ServerProblem
 from expost.server.service import Service
 

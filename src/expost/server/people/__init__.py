@@ -1,1 +1,1 @@
-"""Who may do what: ``accounts`` and tokens, ``signin``, ``roles``."""
+"""Who may do what: ``accounts``, roles and tokens; ``signin``; ``openid``."""

@@ -1,10 +1,15 @@
-"""Owners, analysts and auditors, and their tokens.
+"""Owners, analysts and auditors: who may do what, their tokens, and limits on wrong ones.
+
+One table says which role may do what; it is checked before every action. A method of the service
+that is an action carries the decorator :func:`action`, and its name must be in the table.
 
 A token is a random secret that is shown once and stored as a slow hash (scrypt). It reads
 ``expost_ID_SECRET``: the id finds the row, and only the secret is hashed. Hashes are compared in
 constant time. A process remembers which tokens it has checked as keyed digests in memory, so that
 the slow hash is computed once per token and process; whether a token is revoked or expired is read
-from the database every time. Tests: ``tests/server/test_security.py``.
+from the database every time. Failed attempts are counted in the database per address.
+Tests: ``tests/server/test_security.py``, ``tests/server/test_roles.py`` (every action and every
+endpoint, every role).
 """
 
 from __future__ import annotations
@@ -16,16 +21,18 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sql
 
 from expost.errors import InvalidInput
 from expost.server import audit_log
-from expost.server.database import ServerDatabase, people, profiles, sessions, tokens
-from expost.server.problems import Conflict, NotFound, NotSignedIn, Unavailable
+from expost.server.database import ServerDatabase, failures, people, profiles, sessions, tokens
+from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, TooMany, Unavailable
 
 OWNER, ANALYST, AUDITOR = "owner", "analyst", "auditor"
 ROLES = (OWNER, ANALYST, AUDITOR)
@@ -35,7 +42,9 @@ _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 _TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
 _MOST_REMEMBERED = 10_000
 _TURN_SECONDS = 2.0
-_MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
+WINDOW = 300.0
+MOST_PER_ADDRESS = 50
+MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
 _NAME = re.compile(r"[^\W_][\w.@+-]{0,63}")
 
 
@@ -47,6 +56,81 @@ class Person:
     role: str
     token: str | None = None
     csrf: str | None = None
+
+
+EVERYBODY = frozenset(ROLES)
+OWNERS = frozenset({OWNER})
+ASKERS = frozenset({OWNER, ANALYST})
+READERS = frozenset({OWNER, AUDITOR})
+
+ALLOWED: dict[str, frozenset[str]] = {
+    # what may be asked, and what it costs
+    "datasets": EVERYBODY,
+    "dataset": EVERYBODY,
+    "price": ASKERS,
+    "plan": ASKERS,
+    "ask": frozenset({ANALYST}),
+    # the owner answers for the data and decides; the auditor, who checks the acts, does not
+    "approve": OWNERS,
+    "decline": OWNERS,
+    # requests and releases: analysts see their own
+    "requests": EVERYBODY,
+    "request": EVERYBODY,
+    "releases": EVERYBODY,
+    "export": EVERYBODY,
+    "release": EVERYBODY,
+    "certificate": EVERYBODY,
+    "report": EVERYBODY,
+    "registry": EVERYBODY,
+    "answers": EVERYBODY,
+    "model": EVERYBODY,
+    "verify_release": EVERYBODY,
+    # budgets: analysts see what is left, and their own cap and entries
+    "budgets": EVERYBODY,
+    "budget": EVERYBODY,
+    "history": EVERYBODY,
+    "entries": READERS,
+    "verify": READERS,
+    "acts": READERS,
+    # administration
+    "register": OWNERS,
+    "preview": OWNERS,
+    "change_dataset": OWNERS,
+    "retire": OWNERS,
+    "open_budget": OWNERS,
+    "change_budget": OWNERS,
+    "people": READERS,
+    "add_person": OWNERS,
+    "disable_person": OWNERS,
+    "enable_person": OWNERS,
+    "change_person": OWNERS,
+    "tokens": EVERYBODY,
+    "new_token": OWNERS,
+    "revoke_token": EVERYBODY,
+}
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Self = TypeVar("Self")
+
+
+def action(
+    method: Callable[Concatenate[Self, Person, P], Result],
+) -> Callable[Concatenate[Self, Person, P], Result]:
+    """Check the role of the acting person before a method of the service runs."""
+    allowed = ALLOWED[method.__name__]
+
+    @wraps(method)
+    def checked(self: Self, person: Person, *args: P.args, **kwargs: P.kwargs) -> Result:
+        if person.role not in allowed:
+            raise Denied(
+                "this is not part of your role",
+                "role",
+                "sign in as " + " or ".join(sorted(allowed)),
+            )
+        return method(self, person, *args, **kwargs)
+
+    return checked  # type: ignore[return-value]
 
 
 def check_name(name: str, field: str = "name") -> str:
@@ -100,7 +184,7 @@ class Checked:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, None] = {}
         self._lock = threading.Lock()
-        self._turns = [threading.Lock() for _ in range(256)]
+        self._turns: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
         return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
@@ -110,10 +194,13 @@ class Checked:
         digest = self._digest(secret, salt, stored)
         if digest in self._known:
             return True
-        turn = self._turns[salt[0]]  # guesses at one token wait for each other, not for colleagues
+        with self._lock:  # guesses at one token wait for each other, not for colleagues
+            turn = self._turns.setdefault(salt, threading.Lock())
         if not turn.acquire(timeout=_TURN_SECONDS):
             raise Unavailable("this token is being checked", "token", "try again soon")
         try:
+            if digest in self._known:  # another call checked it meanwhile
+                return True
             same = hmac.compare_digest(slow_hash(secret, salt), stored)
         finally:
             turn.release()
@@ -162,10 +249,17 @@ class People:
         row = self._store.row(sql.select(profiles.c.groups).where(profiles.c.person == name))
         return set() if row is None else set(json.loads(row["groups"]))
 
+    def asks(self, person: Person) -> Callable[[Mapping[str, Any]], bool]:
+        """Return which data sets exist for a person: owners and auditors see all of them."""
+        if person.role != ANALYST:
+            return lambda _: True
+        mine = {person.name, *(f"@{group}" for group in self.groups_of(person.name))}
+        return lambda facts: facts.get("askers") is None or not mine.isdisjoint(facts["askers"])
+
     def set_profile(self, name: str, groups: Iterable[str], mail: str, by: str) -> None:
         """Set the groups and the address of a person."""
         listed = sorted({check_group(group) for group in groups})
-        if mail and not _MAIL.fullmatch(mail):
+        if mail and not MAIL.fullmatch(mail):
             raise InvalidInput("mail", mail[:40], "give an address such as ann@example.org")
         values = {"groups": json.dumps(listed, ensure_ascii=False), "mail": mail}
 
@@ -289,14 +383,24 @@ class People:
 
         self._store.write(work)
 
-    def by_token(self, text: str, unknown: Callable[[], None] = lambda: None) -> Person:
+    def by_token(self, text: str, address: str) -> Person:
         """Return the person of a valid token; every other text is refused in the same words.
 
-        ``unknown`` is called for a text that is no token of this server, before it is refused.
+        Wrong ones are counted. After too many from one address, texts that are no token of this
+        server are refused without looking further. A token that exists is always compared: nobody
+        locks anybody else out.
         """
+        try:
+            return self._by_token(text, address)
+        except NotSignedIn as error:
+            if error.wrong:
+                self.failed(address)
+            raise
+
+    def _by_token(self, text: str, address: str) -> Person:
         parts = parts_of(text)
         if parts is None:
-            unknown()
+            self.check_limit(address)
             raise NotSignedIn
         identity, secret = parts
         row = self._store.row(
@@ -305,7 +409,7 @@ class People:
             .where(tokens.c.id == identity)
         )
         if row is None:
-            unknown()
+            self.check_limit(address)
             slow_hash(secret, b"no such token...")  # as slow as a known id
             raise NotSignedIn
         if not self._checked.matches(secret, row["salt"], row["hash"]):
@@ -313,3 +417,25 @@ class People:
         if row["revoked"] or row["disabled"] or row["expires"] <= time.time():
             raise NotSignedIn(wrong=False)
         return Person(row["person"], row["role"], identity)
+
+    def check_limit(self, address: str) -> None:
+        """Refuse further attempts after too many failures."""
+        now = time.time()
+        query = sql.select(sql.func.count().label("count")).where(
+            failures.c.place == address[:200],
+            failures.c.time > now - WINDOW,
+            failures.c.time <= now + 1,  # later ones were written before the clock was set back
+        )
+        row = self._store.row(query)
+        if row is not None and row["count"] >= MOST_PER_ADDRESS:
+            raise TooMany
+
+    def failed(self, address: str) -> None:
+        """Count a failed attempt, and forget old ones."""
+        now = time.time()
+
+        def work(connection: sql.Connection) -> None:
+            connection.execute(failures.delete().where(failures.c.time <= now - WINDOW))
+            connection.execute(failures.insert().values(place=address[:200], time=now))
+
+        self._store.write(work)

@@ -25,6 +25,7 @@ from expost.server.database import ServerDatabase, people, profiles
 from expost.server.people.accounts import (
     ANALYST,
     AUDITOR,
+    MAIL,
     OWNER,
     Person,
     check_group,
@@ -162,9 +163,9 @@ class OpenID:
         subject = f"{self._settings['issuer']} {claims['sub']}"
         groups = _groups(claims.get(self._settings["groups"]))
         role = self._role(groups)
-        verified = claims.get("email_verified") is True
-        mail = str(claims.get("email") or "") if verified else ""
-        values = {"groups": json.dumps(groups, ensure_ascii=False), "mail": mail[:254]}
+        given = str(claims.get("email") or "") if claims.get("email_verified") is True else ""
+        mail = given if MAIL.fullmatch(given) else ""  # one address: mail would go to all of a list
+        values = {"groups": json.dumps(groups, ensure_ascii=False), "mail": mail}
 
         def work(connection: sql.Connection) -> str:
             joined = people.join(profiles, profiles.c.person == people.c.name)

@@ -1,10 +1,10 @@
-"""Signing in: sessions, the headers of a trusted proxy, the first owner, limits on attempts.
+"""Signing in: sessions, the headers of a trusted proxy, the first owner.
 
 A session is a random value in an HttpOnly, SameSite=Strict cookie; the database holds its digest.
 The CSRF value of a session is derived from it, so that it needs no table. A proxy signs
 ``user\\nrole\\ntime`` with HMAC-SHA256; its headers are accepted for one minute, and only to begin
-a session. The first owner is made through a link that works once. Failed attempts are counted in
-the database per address. Tests: ``tests/server/test_security.py``.
+a session. The first owner is made through a link that works once.
+Tests: ``tests/server/test_security.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sqlalchemy as sql
 
 from expost.errors import InvalidInput
 from expost.server import audit_log
-from expost.server.database import ServerDatabase, failures, links, people, sessions, tokens
+from expost.server.database import ServerDatabase, links, people, sessions, tokens
 from expost.server.people.accounts import (
     OWNER,
     ROLES,
@@ -28,14 +28,12 @@ from expost.server.people.accounts import (
     check_name,
     quick_hash,
 )
-from expost.server.problems import Conflict, NotSignedIn, TooMany
+from expost.server.problems import Conflict, NotSignedIn
 
 COOKIE = "expost_session"
 SESSION_SECONDS = 12 * 3600.0
 LINK_SECONDS = 24 * 3600.0
 PROXY_SECONDS = 60.0
-WINDOW = 300.0
-MOST_PER_ADDRESS = 50
 _VALUE = re.compile(r"[0-9A-Za-z_-]{43}")
 
 
@@ -46,19 +44,6 @@ class SignIn:
         self, store: ServerDatabase, members: People, proxy_key: bytes | None = None
     ) -> None:
         self._store, self._people, self._proxy_key = store, members, proxy_key
-
-    def by_token(self, text: str, address: str) -> Person:
-        """Return the person of a token; wrong ones are counted.
-
-        After too many from one address, texts that are no token of this server are refused without
-        looking further. A token that exists is always compared: nobody locks anybody else out.
-        """
-        try:
-            return self._people.by_token(text, lambda: self._check_limit(address))
-        except NotSignedIn as error:
-            if error.wrong:
-                self._failed(address)
-            raise
 
     def begin(self, person: Person) -> str:
         """Begin a session and return the value of its cookie."""
@@ -110,8 +95,8 @@ class SignIn:
         name, role = headers.get("x-expost-user", ""), headers.get("x-expost-role", "")
         moment, given = headers.get("x-expost-time", ""), headers.get("x-expost-signature", "")
         if self._proxy_key is None or not self._proxy_signed(name, role, moment, given):
-            self._check_limit(address)
-            self._failed(address)
+            self._people.check_limit(address)
+            self._people.failed(address)
             raise NotSignedIn
         row = self._store.row(sql.select(people).where(people.c.name == name))
         if row is None:
@@ -179,32 +164,10 @@ class SignIn:
             return True
 
         if not self._store.write(work):
-            self._check_limit(address)
-            self._failed(address)
+            self._people.check_limit(address)
+            self._people.failed(address)
             raise NotSignedIn
         return Person(name, OWNER)
-
-    def _check_limit(self, address: str) -> None:
-        """Refuse further attempts after too many failures."""
-        now = time.time()
-        query = sql.select(sql.func.count().label("count")).where(
-            failures.c.place == address[:200],
-            failures.c.time > now - WINDOW,
-            failures.c.time <= now + 1,  # later ones were written before the clock was set back
-        )
-        row = self._store.row(query)
-        if row is not None and row["count"] >= MOST_PER_ADDRESS:
-            raise TooMany
-
-    def _failed(self, address: str) -> None:
-        """Count a failed attempt, and forget old ones."""
-        now = time.time()
-
-        def work(connection: sql.Connection) -> None:
-            connection.execute(failures.delete().where(failures.c.time <= now - WINDOW))
-            connection.execute(failures.insert().values(place=address[:200], time=now))
-
-        self._store.write(work)
 
 
 def csrf_of(cookie: str) -> str:
