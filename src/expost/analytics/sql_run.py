@@ -260,9 +260,8 @@ class QueryRun:
         if not isinstance(values, GroupValues):
             return self._searched(part, request, values)
         progress = self._running = Progress(most=self.most)
-        # Priced by the share at which the values were made: groups found later change nothing.
-        price = request.cost_of_dropped(self.most) if values.kept else Fraction(0)
-        if price:
+        price = Fraction(0)
+        if values.kept:  # the caps were for all groups, also for those that were not found
             limit = request.limit(self.most)
             price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price

@@ -64,12 +64,15 @@ class Tables:
             entry, name = text, name or Path(text).name.partition(".")[0]
         self._named[(name or "").lower()] = (entry, None)
 
-    def find(self, name: str) -> tuple[Any, str | None]:
-        """Return the source of a table and its name in a database (None for other sources)."""
+    def find(self, name: str, *, joined: bool = False) -> tuple[Any, str | None]:
+        """Return the source of a table and its name in a database (None for other sources).
+
+        A single source is the table of FROM whatever its name, never a ``joined`` one.
+        """
         entry = self._named.get(name.lower())
         if entry is None and len(self._databases) == 1:
             return self._databases[0], name
-        if entry is None and self._only is not None:
+        if entry is None and self._only is not None and not joined:
             entry = self._only
         if entry is None:
             known = ", ".join(repr(known) for known in self._named) or "none"
@@ -171,14 +174,16 @@ def open_private(location: tuple[Any, str | None, str | None], sql: str, user: s
     return as_table(data, ())
 
 
-def person_column(scope: Scope, user: str, question: SqlQuestion) -> Any:
+def check_user(private: Any, user: str, question: SqlQuestion) -> str:
+    """The column of the person; refuse one that the private table does not have."""
     alias, _, name = user.rpartition(".")
-    try:
-        return scope.column(alias or question.alias, name)
-    except InvalidInput:
-        raise InvalidInput(
-            "user", user, f"the table {question.table!r} has no such column"
-        ) from None
+    if alias.lower() not in ("", question.alias.lower(), question.table.lower()):
+        raise InvalidInput("user", user, f"name a column of the private table {question.table!r}")
+    exact = [column for column in private.columns if column == name]
+    known = exact or [column for column in private.columns if column.lower() == name.lower()]
+    if len(known) != 1:
+        raise InvalidInput("user", user, columns_words(list(private.columns), name))
+    return known[0]
 
 
 def join_public(
@@ -215,8 +220,10 @@ def _public_table(
     join: JoinedTable, tables: Tables, wanted: set[str], private: tuple[Any, str | None, Any]
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
-    data, name = tables.find(join.name)
+    data, name = tables.find(join.name, joined=True)
     own, own_name, opened = private
+    if _one_table((data, name), (own, own_name)):
+        raise refused(f"JOIN {join.name}", "it is the private table, which cannot be public, too")
     beside = (
         isinstance(data, str) and data == own and own_name is not None and not _is_local(opened)
     )
@@ -231,6 +238,19 @@ def _public_table(
         raise refused(f"JOIN {join.name}", "no column of this table is used")
     public = public.select(used)
     return public if beside else ibis_module().memtable(_fetched(public, join.name))
+
+
+def _one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bool:
+    """Whether two sources with their tables are the same table, as far as their names tell."""
+    if not all(isinstance(data, (str, Path)) for data, _ in (one, other)):
+        return one[0] is other[0] and one[1] == other[1]
+    files = [Path(re.sub(r"^(?:duckdb|sqlite)://", "", str(data))) for data, _ in (one, other)]
+    if str(one[0]) != str(other[0]) and files[0].resolve() != files[1].resolve():
+        return False
+    (schema, _, name), (other_schema, _, other_name) = (
+        (table or "").lower().rpartition(".") for _, table in (one, other)
+    )
+    return name == other_name and (schema == other_schema or not schema or not other_schema)
 
 
 def _sides(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
