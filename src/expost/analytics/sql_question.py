@@ -7,6 +7,7 @@ of this person's rows alone, so the contribution bounds (:mod:`.contribution`) a
 * a public table is joined on columns that are unique in it, which is checked on the public table,
   so that a private row meets at most one public row: JOIN drops rows without one, LEFT JOIN keeps
   them. (Uniqueness is for the meaning of the answer; the caps would hold without it.)
+* two private tables are joined on the person, with a cap on each side (:mod:`.sql_joins`);
 * groups are listed: given, or implied by the query or by a public table, or found privately.
 
 Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
@@ -26,6 +27,7 @@ from typing import Any
 from expost.analytics.quantile_request import EXTREME, MOST_RANKS
 from expost.analytics.sql_cells import NUMBER, TypedCell
 from expost.analytics.sql_expressions import Translator
+from expost.analytics.sql_joins import cap_private, join_private, private_caps
 from expost.analytics.sql_parser import (
     VALUE_MARK,
     Aggregate,
@@ -91,6 +93,7 @@ class CompiledQuestion:
     source: str = ""
     public: tuple[str, ...] = ()
     engine: str = ""
+    joined_rows: Mapping[str, int] = field(default_factory=dict)  # of a person, by private table
 
 
 def compile_question(
@@ -100,6 +103,7 @@ def compile_question(
     delimiter: str | None = None,
     user: str | None,
     public: Sequence[str] = (),
+    private: Mapping[str, int] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     keys: Any = None,
     private_keys: bool = False,
@@ -111,27 +115,36 @@ def compile_question(
     wanted |= {bare_name(side) for join in question.joins for pair in join.on for side in pair}
     tables, scope = Tables(source), Scope()
     named = {name.lower() for name in public}
-    check_roles(question, named)
+    caps = private_caps(question, private or {}, named)
+    check_roles(question, named, caps)
     data, table_name = tables.find(question.table)
-    private = open_private((data, table_name, delimiter), question.sql, user)
-    user = check_user(private, user, question)
+    opened = open_private((data, table_name, delimiter), question.sql, user)
+    user = check_user(opened, user, question)
     wanted.add(user.lower())
-    engine, collated = engine_of(private), may_collate(data)
-    for name in private.columns:
+    engine, collated = engine_of(opened), may_collate(data)
+    for name in opened.columns:
         if name.lower() in wanted:
-            check_column(private, "query", name, engine)
-    scope.table = scope.renamed(question.alias, private, wanted)
+            check_column(opened, "query", name, engine)
+    scope.table = scope.renamed(question.alias, opened, wanted)
+    person = scope.name_of(question.alias, user)
+    if caps:
+        cap_private(scope, person, caps[question.table.lower()][1], engine, collated)
     limits = {name.lower(): _pair(name, ends) for name, ends in (bounds or {}).items()}
     translator = Translator(scope.column, engine, bounds=limits, collated=collated)
     for join in question.joins:
-        join_public(scope, join, tables, translator, wanted, (data, table_name, private))
+        to = (scope, join, tables, translator, wanted, (data, table_name, opened))
+        column, most = caps.get(join.name.lower(), ("", 0))
+        if most:
+            persons = (person, column or user, most)
+            join_private(*to, sql=question.sql, persons=persons, delimiter=delimiter)
+        else:
+            join_public(*to)
     base = scope.table
     if question.where is not None:
         base = scope.table = base.filter(translator.condition(question.where))
     groups = [translator.cell(text) for _, text in question.groups]
     _check_aliases(question, scope)
-    name = scope.name_of(question.alias, user)
-    parts, sources, centres = _Parts(question, translator, scope, name, groups, limits).all()
+    parts, sources, centres = _Parts(question, translator, scope, person, groups, limits).all()
     listed = None if private_keys else _keys(question, groups, keys, scope)
     if private_keys and (keys is not None or not question.groups):
         raise InvalidInput("private_keys", True, "it needs GROUP BY, and no list of keys")
@@ -143,10 +156,11 @@ def compile_question(
         tuple(cell.kind for cell in groups),
         listed,
         data,
-        scope.table.select(**{PERSON: scope.table[name]}, **_key_columns(groups)),
+        scope.table.select(**{PERSON: scope.table[person]}, **_key_columns(groups)),
         private_source_name(data, table_name),
-        tuple(join.name for join in question.joins),
+        tuple(join.name for join in question.joins if join.name.lower() not in caps),
         engine,
+        {name: most for name, (_, most) in caps.items()},
     )
 
 

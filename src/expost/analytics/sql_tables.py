@@ -7,7 +7,7 @@ Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +149,8 @@ def bare_name(text: str) -> str:
     return text.rpartition(".")[2].strip('"').lower()
 
 
-def check_roles(question: SqlQuestion, public: set[str]) -> None:
-    """One private table; every joined one is declared public."""
+def check_roles(question: SqlQuestion, public: set[str], private: Collection[str]) -> None:
+    """Every joined table is declared public, or is a private one whose rows are capped."""
     if question.table.lower() in public:
         raise refused(
             f"FROM {question.table}", "put the private table first: FROM private JOIN public"
@@ -158,10 +158,12 @@ def check_roles(question: SqlQuestion, public: set[str]) -> None:
     for join in question.joins:
         if join.name.lower() == question.table.lower():
             raise refused(f"JOIN {join.name}", "a self join mixes rows of persons")
-        if join.name.lower() not in public:
+        if join.name.lower() not in (*public, *private):
             raise refused(
                 f"JOIN {join.name}",
-                f"only public tables are joined: declare it by --public {join.name}",
+                f"is it public? Then declare it by --public {join.name}. If it holds rows of the "
+                f"same persons, cap both: --private {question.table}=ROWS --private "
+                f"{join.name}=ROWS (or {join.name}.COLUMN=ROWS), and join on the person",
             )
 
 
@@ -201,7 +203,7 @@ def join_public(
     own = Translator(lookup.column, translator.engine, collated=False)
     left, right = {}, {}
     for index, pair in enumerate(join.on):
-        inner, outer = _sides(pair, join, lookup)
+        inner, outer = sides_of(pair, join, lookup)
         node = parsed_expression(f"{inner} = {outer}")
         cells = own.comparable(own.cell(inner), translator.cell(outer), node)
         right[f"r{index}"], left[f"l{index}"] = (cell.expression for cell in cells)
@@ -221,14 +223,11 @@ def _public_table(
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
     data, name = tables.find(join.name, joined=True)
-    own, own_name, opened = private
-    if _one_table((data, name), (own, own_name)):
+    if one_table((data, name), private[:2]):
         raise refused(f"JOIN {join.name}", "it is the private table, which cannot be public, too")
-    beside = (
-        isinstance(data, str) and data == own and own_name is not None and not _is_local(opened)
-    )
-    if beside:
-        public = _beside(opened, name)
+    near = beside((data, name), private)
+    if near is not None:
+        public = near
     elif isinstance(data, (str, Path)):
         public = open_source(data, name, columns=sorted(wanted))
     else:
@@ -237,11 +236,17 @@ def _public_table(
     if not used:
         raise refused(f"JOIN {join.name}", "no column of this table is used")
     public = public.select(used)
-    return public if beside else ibis_module().memtable(_fetched(public, join.name))
+    return public if near is not None else ibis_module().memtable(_fetched(public, join.name))
 
 
-def _one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bool:
-    """Whether two sources with their tables are the same table, as far as their names tell."""
+def one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bool:
+    """Return whether two sources with their tables are one table, as far as their names tell."""
+    ibis = ibis_module()
+    if all(isinstance(data, ibis.Table) for data, _ in (one, other)):  # also derived ones
+        leaves = [
+            set(data.op().find(ibis.expr.operations.PhysicalTable)) for data, _ in (one, other)
+        ]
+        return bool(leaves[0] & leaves[1])
     if not all(isinstance(data, (str, Path)) for data, _ in (one, other)):
         return one[0] is other[0] and one[1] == other[1]
     files = [Path(re.sub(r"^(?:duckdb|sqlite)://", "", str(data))) for data, _ in (one, other)]
@@ -253,8 +258,8 @@ def _one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bo
     return name == other_name and (schema == other_schema or not schema or not other_schema)
 
 
-def _sides(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
-    """The side of the public table, a column of it, and the other one."""
+def sides_of(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
+    """Return the side of the joined table, a column of it, and the other one."""
     exp = sqlglot_module().exp
     sides = [parsed_expression(text) for text in pair]
     for inner, outer in (sides, sides[::-1]):
@@ -281,10 +286,13 @@ def _is_local(table: Any) -> bool:
     return bool(table.op().find(ops.InMemoryTable))
 
 
-def _beside(private: Any, name: str | None) -> Any:
-    """A table of the same database, on the same connection."""
+def beside(place: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
+    """Return a table of the private one's database, on its connection; None if it is elsewhere."""
+    (data, name), (own, own_name, opened) = place, private
+    if not isinstance(data, str) or data != own or own_name is None or _is_local(opened):
+        return None
     schema, _, bare = (name or "").rpartition(".")
-    backend = private.get_backend()
+    backend = opened.get_backend()
     return backend.table(bare, database=schema) if schema else backend.table(bare)
 
 
