@@ -405,3 +405,47 @@ def test_a_guarantee_is_for_the_whole_query():
         "COUNT(DISTINCT person)",
     ]
     assert "this part cannot be read" not in str(words)
+
+
+def test_bounds_of_a_column_that_is_computed_from_answers_bound_no_aggregate():
+    """They are for names of aggregates; a quotient has none, and is no reason to stop."""
+    sql = "SELECT SUM(amount) / COUNT(*) AS mean, AVG(amount) AS plain FROM orders"
+    limits = {"mean": (0, 10), "plain": (0, 10)}
+    with pytest.raises(InvalidInput, match="SUM"):
+        ask("SELECT SUM(amount) / COUNT(*) AS mean FROM orders", bounds={"mean": (0, 10)})
+    result = ask(sql, bounds=limits | {"amount": (0, 10)}, within=0.1, plus_minus=None)
+    assert result.records()[0]["mean"] == pytest.approx(4.5, rel=0.1)
+
+
+@pytest.mark.parametrize("keys", ["north", {"region": "north"}])
+def test_a_text_is_no_list_of_groups(keys):
+    with pytest.raises(InvalidInput, match="list of groups"):
+        ask("SELECT region, COUNT(*) FROM orders GROUP BY region", keys=keys)
+
+
+def test_what_the_caps_remove_is_told_if_few_groups_are_found():
+    """Pairs of groups that were not found use up the cap, too: the share is not 0 by definition."""
+    rows = pa.table(
+        {
+            "customer": [person for person in range(4000) for _ in range(4)],
+            "region": [
+                "north" if number == 0 else f"{person}-{number}"
+                for person in range(4000)
+                for number in range(4)
+            ],
+        }
+    )
+    result = expost.query(
+        "SELECT region, COUNT(DISTINCT customer) AS n FROM t GROUP BY region",
+        source={"t": rows},
+        user="customer",
+        private_keys=True,
+        delta=1e-6,
+        epsilon=5.0,
+        max_groups_per_user=2,
+    )
+    assert [row["region"] for row in result.records()] == ["north"]
+    told = result.parts[0].dropped_share
+    assert told is not None
+    assert told["estimate"] == pytest.approx(0.5, abs=0.05)
+    assert not result.records()[0]["answered"]

@@ -13,8 +13,9 @@ import pytest
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import query, sql_run
+from expost.analytics import contribution, query, sql_run, sql_tables
 from expost.analytics.quantile_search import CellCounts
+from expost.errors import InvalidInput
 from tests.hostile.judge import one_person_apart
 
 HEAD = b"u,g,v,d,p\n"
@@ -50,12 +51,18 @@ QUESTIONS = {
     "WHERE DATE_DIFF('day', d, DATE '2025-01-01') > 0 GROUP BY q",
     "quantiles": "SELECT g, COUNT(*) AS n, MEDIAN(v / p) AS m, MAX(v) AS x, MIN(v) FILTER (WHERE "
     "d > DATE '2024-03-01') AS y FROM rows GROUP BY g",
+    "different values": "SELECT g, COUNT(DISTINCT p) AS n, COUNT(DISTINCT v * p) AS x, "
+    "COUNT(DISTINCT d) FILTER (WHERE v > 2) AS y FROM rows GROUP BY g",
+    "amounts": "SELECT g, SUM(v) AS s, SUM(v - 3) FILTER (WHERE p > 1) AS t, VAR_POP(v) AS w, "
+    "COUNT(v) AS n FROM rows GROUP BY g",
     "joins": "SELECT kind, STDDEV(v) AS s FROM rows LEFT JOIN public ON p = id GROUP BY kind",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "arithmetic": {"keys": ["a", "b", "c"], "bounds": {"v": (0, 7), "p": (0, 4), "m": (-9, 9)}},
     "dates": {},
     "quantiles": {"keys": ["a", "b", "c"], "bounds": {"v": (0, 7), "m": (0, 7)}},
+    "different values": {"keys": ["a", "b", "c"]},
+    "amounts": {"keys": ["a", "b", "c"], "bounds": {"v": (0, 7)}, "max_rows_per_user": None},
     "joins": {"bounds": {"v": (0, 7)}, "public": ["public"]},
 }
 
@@ -79,6 +86,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append((request, job.most_groups, counts))
         return draw(job, request, groups, cells, randomness)
 
+    def third(users: Any, candidates: Any, *rest: Any, **how: Any) -> Any:
+        return candidates[2]  # of all tables: a cap is released, so what follows is given it
+
+    monkeypatch.setattr(contribution, "choose_cap", third)
     monkeypatch.setattr(query, "refinement_of", watch)
     monkeypatch.setattr(sql_run, "quantile_run_of", watch_cells)
     return seen
@@ -100,10 +111,9 @@ def ask(name: str, folder: Path) -> Any:
         epsilon=3.0,
         within=0.3,
         max_groups_per_user=2,
-        max_rows_per_user=2,
         randomness=SimulationRandomness(5),
         simulation=True,
-        **OPTIONS[name],
+        **{"max_rows_per_user": 2} | OPTIONS[name],
     )
 
 
@@ -137,3 +147,65 @@ def test_no_line_changes_more_than_one_person(tmp_path, watched, name):
             limit = request.limit(most)
             for one, other in ((values.kept, others.kept), (values.removed, others.removed)):
                 assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) <= limit
+
+
+def private_twice(folder: Path) -> dict[str, tuple[Any, str, str]]:
+    """Sources in which a table that is declared public is the private one: source, FROM, JOIN."""
+    path = table(folder, b"") / "rows.csv"
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(folder / "rows.duckdb")) as database:
+        database.execute(
+            "CREATE TABLE rows AS SELECT * FROM read_csv(?, all_varchar=true)", [str(path)]
+        )
+    (folder / "link.csv").symlink_to(path)
+    frame = {"u": ["a", "b"], "g": ["x", "y"]}
+    database_file = folder / "rows.duckdb"
+    return {
+        "one source for all names": ([path], "rows", "other"),
+        "one file under two names": ({"rows": path, "other": str(path)}, "rows", "other"),
+        "a link": ({"rows": path, "other": folder / "link.csv"}, "rows", "other"),
+        "one table in memory": ({"rows": frame, "other": frame}, "rows", "other"),
+        "a schema": ([database_file], "rows", "main.rows"),
+        "a URL and a file": (
+            {"rows": (f"duckdb://{database_file}", "rows"), "other": (str(database_file), "rows")},
+            "rows",
+            "other",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_the_private_table_is_not_read_as_a_public_one(tmp_path, monkeypatch, case):
+    """Whether its keys are unique, and which values it has, would be told in the clear."""
+    source, name, other = list(private_twice(tmp_path / "here").values())[case]
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("rows were read before anything was reserved")
+
+    monkeypatch.setattr(sql_tables, "fetch", read)
+    monkeypatch.setattr(sql_tables, "_fetched", read)
+    with pytest.raises(InvalidInput, match=r"no source has this table|it is the private table"):
+        expost.query(
+            f"SELECT x.g, COUNT(*) AS n FROM {name} JOIN {other} AS x ON {name}.u = x.u "
+            "GROUP BY x.g",
+            source=source,
+            user="u",
+            public=[other],
+            epsilon=1.0,
+        )
+
+
+def test_the_person_is_a_column_of_the_private_table():
+    """A column of a public table would name persons of whom nobody is protected."""
+    rows = {"u": [str(n) for n in range(90)], "k": [str(n % 3) for n in range(90)]}
+    public = {"id": ["0", "1", "2"], "u": ["x", "y", "y"]}
+    ask: dict[str, Any] = {"source": {"rows": rows, "p": public}, "public": ["p"], "epsilon": 50.0}
+    sql = "SELECT COUNT(DISTINCT p.u) AS n, COUNT(DISTINCT rows.u) AS m FROM rows JOIN p ON k = id"
+    with pytest.raises(InvalidInput, match="column of the private table"):
+        expost.query(sql, user="p.u", **ask)
+    with pytest.raises(InvalidInput, match="the table has the columns"):
+        expost.query(sql, user="id", **ask)
+    result = expost.query(sql, user="u", one_row_per_user=True, **ask)
+    assert [part.kind for part in result.parts] == ["distinct", "users"]
+    assert result.records()[0]["n"] == pytest.approx(2, abs=1.5)
+    assert result.records()[0]["m"] == pytest.approx(90, abs=10)

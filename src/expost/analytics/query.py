@@ -354,7 +354,7 @@ def _values(
     )
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
-        if request.may_raise_rows and _shifted(request, progress.dropped or {}):
+        if request.may_raise_rows and shifted(request, progress.dropped or {}):
             return _values(_with_more_rows(request, progress, randomness), progress, randomness)
     if request.keys is not None:
         progress.values = values.on(request.keys)
@@ -368,8 +368,8 @@ def _values(
     return request, released, values.on(released)
 
 
-def _shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
-    """Whether a cap moves a mean, by released numbers, by more than half of the wanted error."""
+def shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
+    """Return whether a cap moves a mean by more than half of the wanted error, as released."""
     asked, grid = request.wanted.plus_minus, float(request.measure.grid)
     if asked is not None:
         return bool(share["shift"] > float(asked) * grid / 2)

@@ -7,6 +7,7 @@ of this person's rows alone, so the contribution bounds (:mod:`.contribution`) a
 * a public table is joined on columns that are unique in it, which is checked on the public table,
   so that a private row meets at most one public row: JOIN drops rows without one, LEFT JOIN keeps
   them. (Uniqueness is for the meaning of the answer; the caps would hold without it.)
+* two private tables are joined on the person, with a cap on each side (:mod:`.sql_joins`);
 * groups are listed: given, or implied by the query or by a public table, or found privately.
 
 Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
@@ -26,7 +27,9 @@ from typing import Any
 from expost.analytics.quantile_request import EXTREME, MOST_RANKS
 from expost.analytics.sql_cells import NUMBER, TypedCell
 from expost.analytics.sql_expressions import Translator
+from expost.analytics.sql_joins import cap_private, join_private, private_caps
 from expost.analytics.sql_parser import (
+    VALUE_MARK,
     Aggregate,
     SqlQuestion,
     column_names,
@@ -41,9 +44,9 @@ from expost.analytics.sql_tables import (
     Tables,
     bare_name,
     check_roles,
+    check_user,
     join_public,
     open_private,
-    person_column,
     private_source_name,
 )
 from expost.errors import InvalidInput
@@ -90,6 +93,7 @@ class CompiledQuestion:
     source: str = ""
     public: tuple[str, ...] = ()
     engine: str = ""
+    joined_rows: Mapping[str, int] = field(default_factory=dict)  # of a person, by private table
 
 
 def compile_question(
@@ -99,6 +103,7 @@ def compile_question(
     delimiter: str | None = None,
     user: str | None,
     public: Sequence[str] = (),
+    private: Mapping[str, int] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     keys: Any = None,
     private_keys: bool = False,
@@ -106,33 +111,40 @@ def compile_question(
     """Open the tables and write the rows of each part; reads no private row."""
     if user is None:
         raise InvalidInput("user", None, "name the column of the person")
-    wanted = {name.lower() for name in column_names(question.sql)} | {
-        user.rpartition(".")[2].lower()
-    }
+    wanted = {name.lower() for name in column_names(question.sql)}
     wanted |= {bare_name(side) for join in question.joins for pair in join.on for side in pair}
     tables, scope = Tables(source), Scope()
     named = {name.lower() for name in public}
-    check_roles(question, named)
+    caps = private_caps(question, private or {}, named)
+    check_roles(question, named, caps)
     data, table_name = tables.find(question.table)
-    private = open_private((data, table_name, delimiter), question.sql, user)
-    engine, collated = engine_of(private), may_collate(data)
-    for name in private.columns:
+    opened = open_private((data, table_name, delimiter), question.sql, user)
+    user = check_user(opened, user, question)
+    wanted.add(user.lower())
+    engine, collated = engine_of(opened), may_collate(data)
+    for name in opened.columns:
         if name.lower() in wanted:
-            check_column(private, "query", name, engine)
-    scope.table = scope.renamed(question.alias, private, wanted)
+            check_column(opened, "query", name, engine)
+    scope.table = scope.renamed(question.alias, opened, wanted)
+    person = scope.name_of(question.alias, user)
+    if caps:
+        cap_private(scope, person, caps[question.table.lower()][1], engine, collated)
     limits = {name.lower(): _pair(name, ends) for name, ends in (bounds or {}).items()}
     translator = Translator(scope.column, engine, bounds=limits, collated=collated)
     for join in question.joins:
-        join_public(scope, join, tables, translator, wanted, (data, table_name, private))
+        to = (scope, join, tables, translator, wanted, (data, table_name, opened))
+        column, most = caps.get(join.name.lower(), ("", 0))
+        if most:
+            persons = (person, column or user, most)
+            join_private(*to, sql=question.sql, persons=persons, delimiter=delimiter)
+        else:
+            join_public(*to)
     base = scope.table
     if question.where is not None:
         base = scope.table = base.filter(translator.condition(question.where))
-    person = person_column(scope, user, question)
     groups = [translator.cell(text) for _, text in question.groups]
     _check_aliases(question, scope)
-    parts, sources, centres = _Parts(
-        question, translator, scope, person, groups, limits, user
-    ).all()
+    parts, sources, centres = _Parts(question, translator, scope, person, groups, limits).all()
     listed = None if private_keys else _keys(question, groups, keys, scope)
     if private_keys and (keys is not None or not question.groups):
         raise InvalidInput("private_keys", True, "it needs GROUP BY, and no list of keys")
@@ -144,10 +156,11 @@ def compile_question(
         tuple(cell.kind for cell in groups),
         listed,
         data,
-        scope.table.select(**{PERSON: person}, **_key_columns(groups)),
+        scope.table.select(**{PERSON: scope.table[person]}, **_key_columns(groups)),
         private_source_name(data, table_name),
-        tuple(join.name for join in question.joins),
+        tuple(join.name for join in question.joins if join.name.lower() not in caps),
         engine,
+        {name: most for name, (_, most) in caps.items()},
     )
 
 
@@ -190,15 +203,14 @@ class _Parts:
         question: SqlQuestion,
         translator: Translator,
         scope: Scope,
-        person: Any,
+        person: str,
         groups: Sequence[TypedCell],
         limits: Mapping[str, tuple[float, float]],
-        user: str,
     ) -> None:
         self._question, self._translator, self._limits = question, translator, limits
         self._scope = scope
         self._keys = _key_columns(groups)
-        self._person, self._user = person, user
+        self._person = person  # its name in the joined table
         self._parts: dict[tuple[Any, ...], int] = {}
         self._list: list[SqlPart] = []
 
@@ -217,11 +229,10 @@ class _Parts:
             return (self._part(aggregate, "rows", None, None),), 0.0
         assert text is not None
         if function == "distinct":
-            same = (
-                bare_name(text) == bare_name(self._user)
-                and re.fullmatch(r'[\w."]+', text) is not None
-            )
-            if same:
+            node = parsed_expression(text)
+            if type(node).__name__ == "Column" and (
+                self._scope.name_of(node.table, node.name) == self._person
+            ):
                 return (self._part(aggregate, "users", None, None),), 0.0
             cell = self._translator.cell(text)
             value = cell.expression if cell.raw is None else cell.raw
@@ -262,10 +273,10 @@ class _Parts:
         named = {name.lower() for name, _ in self._question.columns} & set(self._limits)
         low, high = cell.low, cell.high
         for name, released in self._question.columns:
-            if name.lower() in named and released.startswith("expost_value_"):
-                index = int(released.removeprefix("expost_value_"))
-                if self._question.aggregates[index].value == text:
-                    low, high = self._limits[name.lower()]
+            mark = re.fullmatch(rf"{VALUE_MARK}(\d+)", released)
+            whose = mark and self._question.aggregates[int(mark[1])].value
+            if name.lower() in named and whose == text:
+                low, high = self._limits[name.lower()]
         if max(abs(low), abs(high)) > _WIDEST:
             raise InvalidInput(
                 "bounds",
@@ -287,7 +298,7 @@ class _Parts:
         known = (kind, aggregate.value, aggregate.where, bounds)
         if known not in self._parts:
             table = self._scope.table
-            columns: dict[str, Any] = {PERSON: self._person, **self._keys}
+            columns: dict[str, Any] = {PERSON: table[self._person], **self._keys}
             if value is not None:
                 columns[VALUE] = value
             if aggregate.where is not None:
@@ -336,6 +347,9 @@ def _keys(
         if keys is not None:
             raise InvalidInput("keys", "a list", "the query has no GROUP BY")
         return None
+    lists = list(keys.values()) if isinstance(keys, Mapping) else [keys]
+    if any(isinstance(part, (str, bytes)) for part in lists):
+        raise InvalidInput("keys", "a text", "give a list of groups, or lists by column")
     if keys is not None and not isinstance(keys, Mapping):
         return tuple(keys)
     given = {name.lower(): list(values) for name, values in (keys or {}).items()}

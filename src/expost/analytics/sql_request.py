@@ -56,6 +56,14 @@ class SqlRequest(TypedDict, total=False):
     public: Annotated[
         Sequence[str], RequestSetting("A joined table that is public; repeat it for several.")
     ]
+    private: Annotated[
+        Mapping[str, int] | None,
+        RequestSetting(
+            "For a JOIN of two private tables on the person: the most rows of a person that enter "
+            "it, of each table: TABLE=ROWS, or TABLE.COLUMN=ROWS if the person is called COLUMN "
+            "there."
+        ),
+    ]
     epsilon: Annotated[float, RequestSetting("Total privacy budget ε.")]
     delta: Annotated[float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.")]
     within: Annotated[float | None, RequestSetting("Wanted relative error (default 0.1).")]
@@ -179,6 +187,7 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
         delimiter=asked.get("delimiter"),
         user=asked.get("user"),
         public=asked.get("public", ()),
+        private=asked.get("private"),
         bounds=asked.get("bounds"),
         keys=asked.get("keys"),
         private_keys=bool(asked.get("private_keys")),

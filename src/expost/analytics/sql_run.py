@@ -63,6 +63,10 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         Column of the person. Privacy is per person, with all their rows.
     public : sequence of str or ibis.Table
         Joined tables that are public.
+    private : mapping from str to int
+        Both tables of a JOIN of private tables on the person, and the most rows of a person that
+        enter it: ``{"orders": 20, "visits": 5}``, or ``"visits.client"`` if the person is called
+        ``client`` there.
     within, plus_minus, confidence : float
         Wanted relative error (default 0.1) or absolute error, and the coverage of the intervals.
     within_rank : float
@@ -128,7 +132,9 @@ def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountP
         "confidence": checked.confidence,
         "within_rank": checked.within_rank,
     }
-    about = {"name": checked.compiled.source, "tables": [checked.compiled.question.table]}
+    compiled = checked.compiled
+    tables = sorted(compiled.joined_rows) or [compiled.question.table]
+    about = {"name": compiled.source, "tables": tables}
     return CountPrice(price_request(checked.base, budget_kind).charges, asked, about)
 
 
@@ -260,9 +266,8 @@ class QueryRun:
         if not isinstance(values, GroupValues):
             return self._searched(part, request, values)
         progress = self._running = Progress(most=self.most)
-        # Priced by the share at which the values were made: groups found later change nothing.
-        price = request.cost_of_dropped(self.most) if values.kept else Fraction(0)
-        if price:
+        price = Fraction(0)
+        if values.kept:  # the caps were for all groups, also for those that were not found
             limit = request.limit(self.most)
             price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price
@@ -317,6 +322,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
             "keys": "found privately" if base.private else "listed",
             "groups": None if base.keys is None else len(base.keys),
             "public_tables": list(compiled.public),
+            "private_tables": dict(compiled.joined_rows),
             "total": round_up(base.total),
             "noise": base.law,
             "shares": {name: round_up(cost) for name, cost in checked.shares().items()},
@@ -338,7 +344,16 @@ def _warnings(run: QueryRun) -> list[str]:
                 f"{name}({aggregate.value}) depends on one row, so it is answered by the quantile "
                 f"at {rank:g}."
             )
+    if caps := run.checked.compiled.joined_rows:
+        said = " and ".join(f"{most:,} of {table}" for table, most in caps.items())
+        texts.append(
+            f"At most so many rows of a person enter the join: {said}. What this leaves out is not "
+            "part of the intervals."
+        )
     for request, progress, result in run.parts.values():
+        removed = progress.dropped or {}
+        if result.kind == "mean" and not (removed and counting.shifted(request, removed)):
+            continue  # a mean of fewer rows is a mean as well
         texts += [
             f"{result.label}: {text}" for text in counting.warnings_of_caps(request, progress)
         ]

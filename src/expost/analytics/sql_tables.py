@@ -7,7 +7,7 @@ Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,15 @@ class Tables:
             entry, name = text, name or Path(text).name.partition(".")[0]
         self._named[(name or "").lower()] = (entry, None)
 
-    def find(self, name: str) -> tuple[Any, str | None]:
-        """Return the source of a table and its name in a database (None for other sources)."""
+    def find(self, name: str, *, joined: bool = False) -> tuple[Any, str | None]:
+        """Return the source of a table and its name in a database (None for other sources).
+
+        A single source is the table of FROM whatever its name, never a ``joined`` one.
+        """
         entry = self._named.get(name.lower())
         if entry is None and len(self._databases) == 1:
             return self._databases[0], name
-        if entry is None and self._only is not None:
+        if entry is None and self._only is not None and not joined:
             entry = self._only
         if entry is None:
             known = ", ".join(repr(known) for known in self._named) or "none"
@@ -146,8 +149,8 @@ def bare_name(text: str) -> str:
     return text.rpartition(".")[2].strip('"').lower()
 
 
-def check_roles(question: SqlQuestion, public: set[str]) -> None:
-    """One private table; every joined one is declared public."""
+def check_roles(question: SqlQuestion, public: set[str], private: Collection[str]) -> None:
+    """Every joined table is declared public, or is a private one whose rows are capped."""
     if question.table.lower() in public:
         raise refused(
             f"FROM {question.table}", "put the private table first: FROM private JOIN public"
@@ -155,10 +158,12 @@ def check_roles(question: SqlQuestion, public: set[str]) -> None:
     for join in question.joins:
         if join.name.lower() == question.table.lower():
             raise refused(f"JOIN {join.name}", "a self join mixes rows of persons")
-        if join.name.lower() not in public:
+        if join.name.lower() not in (*public, *private):
             raise refused(
                 f"JOIN {join.name}",
-                f"only public tables are joined: declare it by --public {join.name}",
+                f"is it public? Then declare it by --public {join.name}. If it holds rows of the "
+                f"same persons, cap both: --private {question.table}=ROWS --private "
+                f"{join.name}=ROWS (or {join.name}.COLUMN=ROWS), and join on the person",
             )
 
 
@@ -171,14 +176,16 @@ def open_private(location: tuple[Any, str | None, str | None], sql: str, user: s
     return as_table(data, ())
 
 
-def person_column(scope: Scope, user: str, question: SqlQuestion) -> Any:
+def check_user(private: Any, user: str, question: SqlQuestion) -> str:
+    """The column of the person; refuse one that the private table does not have."""
     alias, _, name = user.rpartition(".")
-    try:
-        return scope.column(alias or question.alias, name)
-    except InvalidInput:
-        raise InvalidInput(
-            "user", user, f"the table {question.table!r} has no such column"
-        ) from None
+    if alias.lower() not in ("", question.alias.lower(), question.table.lower()):
+        raise InvalidInput("user", user, f"name a column of the private table {question.table!r}")
+    exact = [column for column in private.columns if column == name]
+    known = exact or [column for column in private.columns if column.lower() == name.lower()]
+    if len(known) != 1:
+        raise InvalidInput("user", user, columns_words(list(private.columns), name))
+    return known[0]
 
 
 def join_public(
@@ -196,7 +203,7 @@ def join_public(
     own = Translator(lookup.column, translator.engine, collated=False)
     left, right = {}, {}
     for index, pair in enumerate(join.on):
-        inner, outer = _sides(pair, join, lookup)
+        inner, outer = sides_of(pair, join, lookup)
         node = parsed_expression(f"{inner} = {outer}")
         cells = own.comparable(own.cell(inner), translator.cell(outer), node)
         right[f"r{index}"], left[f"l{index}"] = (cell.expression for cell in cells)
@@ -215,13 +222,12 @@ def _public_table(
     join: JoinedTable, tables: Tables, wanted: set[str], private: tuple[Any, str | None, Any]
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
-    data, name = tables.find(join.name)
-    own, own_name, opened = private
-    beside = (
-        isinstance(data, str) and data == own and own_name is not None and not _is_local(opened)
-    )
-    if beside:
-        public = _beside(opened, name)
+    data, name = tables.find(join.name, joined=True)
+    if one_table((data, name), private[:2]):
+        raise refused(f"JOIN {join.name}", "it is the private table, which cannot be public, too")
+    near = beside((data, name), private)
+    if near is not None:
+        public = near
     elif isinstance(data, (str, Path)):
         public = open_source(data, name, columns=sorted(wanted))
     else:
@@ -230,11 +236,30 @@ def _public_table(
     if not used:
         raise refused(f"JOIN {join.name}", "no column of this table is used")
     public = public.select(used)
-    return public if beside else ibis_module().memtable(_fetched(public, join.name))
+    return public if near is not None else ibis_module().memtable(_fetched(public, join.name))
 
 
-def _sides(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
-    """The side of the public table, a column of it, and the other one."""
+def one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bool:
+    """Return whether two sources with their tables are one table, as far as their names tell."""
+    ibis = ibis_module()
+    if all(isinstance(data, ibis.Table) for data, _ in (one, other)):  # also derived ones
+        leaves = [
+            set(data.op().find(ibis.expr.operations.PhysicalTable)) for data, _ in (one, other)
+        ]
+        return bool(leaves[0] & leaves[1])
+    if not all(isinstance(data, (str, Path)) for data, _ in (one, other)):
+        return one[0] is other[0] and one[1] == other[1]
+    files = [Path(re.sub(r"^(?:duckdb|sqlite)://", "", str(data))) for data, _ in (one, other)]
+    if str(one[0]) != str(other[0]) and files[0].resolve() != files[1].resolve():
+        return False
+    (schema, _, name), (other_schema, _, other_name) = (
+        (table or "").lower().rpartition(".") for _, table in (one, other)
+    )
+    return name == other_name and (schema == other_schema or not schema or not other_schema)
+
+
+def sides_of(pair: tuple[str, str], join: JoinedTable, lookup: Scope) -> tuple[str, str]:
+    """Return the side of the joined table, a column of it, and the other one."""
     exp = sqlglot_module().exp
     sides = [parsed_expression(text) for text in pair]
     for inner, outer in (sides, sides[::-1]):
@@ -261,10 +286,13 @@ def _is_local(table: Any) -> bool:
     return bool(table.op().find(ops.InMemoryTable))
 
 
-def _beside(private: Any, name: str | None) -> Any:
-    """A table of the same database, on the same connection."""
+def beside(place: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
+    """Return a table of the private one's database, on its connection; None if it is elsewhere."""
+    (data, name), (own, own_name, opened) = place, private
+    if not isinstance(data, str) or data != own or own_name is None or _is_local(opened):
+        return None
     schema, _, bare = (name or "").rpartition(".")
-    backend = private.get_backend()
+    backend = opened.get_backend()
     return backend.table(bare, database=schema) if schema else backend.table(bare)
 
 

@@ -86,3 +86,10 @@ def key_words(public: Record) -> str:
     """Return where the groups come from."""
     listed = public["keys"] == "listed"
     return "listed in public" if listed else "found privately, at a charge that is included"
+
+
+def private_words(public: Record) -> str | None:
+    """Return how many rows of a person each private table of a join gave."""
+    caps = public.get("private_tables") or {}
+    said = ", ".join(f"{table} (at most {rows:,} rows of a person)" for table, rows in caps.items())
+    return f"joined on the person: {said}" if said else None

@@ -157,6 +157,7 @@ def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
             query_words.part_words(part, *document["spent"]) for part in document["parts"]
         ],
         "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
+        "private tables": lambda: query_words.private_words(document["public"]),
     }
 
 

@@ -40,7 +40,7 @@ _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 # Types on the command line, where they differ: lists are repeated, keys are files.
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("source", "public", "bounds", "keys"), list[str] | None),
+    **dict.fromkeys(("source", "public", "private", "bounds", "keys"), list[str] | None),
     **dict.fromkeys(("max_groups_per_user", "max_rows_per_user"), str | None),
 }
 _OPTIONS = [
@@ -129,6 +129,8 @@ def _request(options: dict[str, Any], sql: str) -> Any:
             asked[name] = parse_cap(name, asked[name], *words)
     if "bounds" in asked:
         asked["bounds"] = dict(map(_bounds, asked["bounds"]))
+    if "private" in asked:
+        asked["private"] = dict(map(_join_cap, asked["private"]))
     if "keys" in asked:
         asked["keys"] = _keys(asked["keys"], [name for name, _ in parse_question(sql).groups])
     return asked
@@ -146,6 +148,14 @@ def _bounds(text: str) -> tuple[str, tuple[float, float]]:
     raise InvalidInput("bounds", text, "give COLUMN=LOW:HIGH, for example amount=0:500")
 
 
+def _join_cap(text: str) -> tuple[str, int]:
+    """TABLE=ROWS."""
+    name, _, rows = text.rpartition("=")
+    if not name or not rows.isdigit():
+        raise InvalidInput("private", text, "give TABLE=ROWS, for example visits=5")
+    return name, int(rows)
+
+
 def _keys(texts: list[str], groups: list[str]) -> Any:
     """One file for all columns of GROUP BY, or NAME=FILE for single ones."""
     single: dict[str, Any] = {}
@@ -161,9 +171,8 @@ def _keys(texts: list[str], groups: list[str]) -> Any:
 
 def render_query(console: Console, result: QueryResult, verbose: bool = False) -> None:
     """Print the rows, what was spent, and what that means for a person."""
-    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     answered = sum(row.answered for row in result.rows)
-    title = f"{answered:,} of {len(result.rows):,} rows answered within {error}"
+    title = f"{answered:,} of {len(result.rows):,} rows answered within {_goal(result)}"
     table, answers = Table(title=title, title_justify="left"), result.table()
     for name in answers.keys:
         table.add_column(visible(name), overflow="fold")
@@ -183,6 +192,10 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
     console.print(table)
     if len(result.rows) > _SHOWN:
         console.print(f"… and {len(result.rows) - _SHOWN} more (--out or --json for all).")
+    if not result.rows:
+        why = ["no group was found"] if result.public["keys"] == "found privately" else []
+        why += [] if result.question.having is None else ["HAVING keeps none"]
+        console.print(f"There is no row: {' or '.join(why) or 'OFFSET leaves none'}.")
     if answered < len(result.rows):
         console.print(
             "Rows that are not answered need more than the budget has for all their columns; their "
@@ -193,6 +206,15 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
     if verbose:
         parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
         console.print(f"By part: {parts}; the rest is for caps and groups.", highlight=False)
+
+
+def _goal(result: QueryResult) -> str:
+    """The wanted error of the numbers, that of the ranks of quantiles, or both."""
+    kinds = {part.kind for part in result.parts}
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
+    said = [] if kinds == {"quantile"} else [error]
+    said += [f"{result.within_rank:g} of the rank"] if "quantile" in kinds else []
+    return " and ".join(said)
 
 
 def _show_plan(console: Console, planned: SqlPlan) -> None:

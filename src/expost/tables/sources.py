@@ -133,8 +133,12 @@ def open_source(
     *,
     delimiter: str | None = None,
     columns: Sequence[str] = (),
+    beside: Any = None,
 ) -> Any:
-    """Open a file, a folder, a glob, or a table behind a connection URL as an Ibis table."""
+    """Open a file, a folder, a glob, or a table behind a connection URL as an Ibis table.
+
+    ``beside``: an opened table of files, in whose engine files are read: both can be joined.
+    """
     text = str(source)
     if "://" in text:
         return _open_url(text, table)
@@ -145,7 +149,8 @@ def open_source(
     if suffix in (*DUCKDB, *SQLITE):
         return _open_database(files[0], suffix, table, columns)
     try:
-        return _read(files, suffix, delimiter, columns)
+        engine = _engine() if beside is None else ibis_module().get_backend(beside)
+        return _read(engine, files, suffix, delimiter, columns)
     except (InvalidInput, MissingExtra):
         raise
     except Exception as error:  # messages may quote what they stumbled over
@@ -181,26 +186,33 @@ def _suffix(path: Path) -> str:
     return max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default="")
 
 
-def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Sequence[str]) -> Any:
+def _read(
+    engine: Any,
+    files: Sequence[Path],
+    suffix: str,
+    delimiter: str | None,
+    columns: Sequence[str],
+) -> Any:
     names = [_literal(path) for path in files]
     if suffix == ".parquet":
-        return _read_parquet(files, columns)
+        return _read_parquet(engine, files, columns)
     if suffix in _JSON:
         if not columns:
             raise InvalidInput("columns", None, "name the columns of a JSON-lines file")
-        return read_json_lines(_engine(), names, list(dict.fromkeys(columns)))
+        return read_json_lines(engine, names, list(dict.fromkeys(columns)))
     headers = [read_header(path, delimiter) for path in files]
     if any(header != headers[0] for header in headers):
         raise InvalidInput("source", str(files[0].parent), "the files have different headers")
-    return read_lines(_engine(), names, headers[0])
+    return read_lines(engine, names, headers[0])
 
 
-def _read_parquet(files: Sequence[Path], columns: Sequence[str]) -> Any:
+def _read_parquet(engine: Any, files: Sequence[Path], columns: Sequence[str]) -> Any:
     """The rows of Parquet files, read by Arrow: DuckDB's reader fails at broken cells."""
-    engine = _engine()
     rows = parquet_rows([str(path.absolute()) for path in files])
-    engine.con.register("expost_rows", tame_scanner(rows, columns))
-    return engine.table("expost_rows")
+    scanner = tame_scanner(rows, columns)
+    name = f"expost_rows_{id(scanner):x}"  # its own: the connection keeps the scanner
+    engine.con.register(name, scanner)
+    return engine.table(name)
 
 
 def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence[str]) -> Any:
