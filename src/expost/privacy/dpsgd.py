@@ -223,9 +223,9 @@ def calibrate_noise(
     sampling_rates, steps : array_like
         As in :func:`dpsgd_curve`; they and ``epsilons`` are broadcast against each other.
     epsilons : array_like
-        Target ε of each training, finite and > 0.
+        The ε of each training, finite and > 0.
     delta : float
-        Target δ, 0 < δ < 1, the same for all trainings.
+        The δ, 0 < δ < 1, the same for all trainings.
     orders : sequence of float, optional
         Orders of the Rényi curves.
     accountant : {"loss-distribution", "renyi"}
@@ -241,7 +241,7 @@ def calibrate_noise(
     Raises
     ------
     InvalidInput
-        If an argument is not valid, or no noise multiplier up to 1e6 reaches a target.
+        If an argument is not valid, or no noise multiplier up to 1e6 is enough.
 
     Notes
     -----
@@ -415,21 +415,21 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
     Parameters
     ----------
     epsilon : float
-        The target ε > 0, finite.
+        The ε > 0 to guarantee, finite.
     delta : float
-        The target δ, 0 < δ < 1.
+        The δ to guarantee, 0 < δ < 1.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
 
     Returns
     -------
     ZCDP
-        A guarantee that never exceeds the target and is within 1e-9 of it.
+        A guarantee that never exceeds (ε, δ) and is within 1e-9 of it.
 
     Raises
     ------
     InvalidInput
-        If the target is not valid.
+        If an argument is not valid.
     """
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")
