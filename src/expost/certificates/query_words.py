@@ -86,11 +86,13 @@ def column_words(item: tuple[str, Record]) -> str:
     return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
 
 
-def key_words(document: Record) -> str:
-    """Return where the groups come from."""
+def key_words(document: Record) -> str | None:
+    """Return where the groups come from; None without groups."""
+    if not document["query"].get("by", True):
+        return None
     if document["public"]["keys"] != "listed":
         return "found privately, at a charge that is included"
     bought = document["facts"]["facts"]["columns"] if "facts" in document else {}
-    by = document["query"].get("by") or ()
-    learned = bool(by) and all(column in bought for column in by)
+    by = document["query"].get("by")
+    learned = by is not None and all(column in bought for column in by)
     return "bought with the facts" if learned else "listed from public knowledge"

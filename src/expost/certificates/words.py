@@ -423,8 +423,11 @@ def answers_words(document: Record) -> str:
     answered = len(document["answers"])
     if document["query"].get("top") is not None:
         return "the list is stated" if answered else "the list is not known with this confidence"
-    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
-    return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
+    total = answered + len(document["unanswered"])
+    of = "group" if total == 1 else "groups"
+    if document.get("kind") == QUANTILE:
+        of = "quantiles of groups"
+    return f"{answered:,} of {total:,} {of} reached this error"
 
 
 # Tuning jobs: of ``document["tuning"]``.

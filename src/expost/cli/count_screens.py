@@ -252,8 +252,8 @@ def render_plan(console: Console, planned: plans.QueryPlan) -> None:
         f"{planned.for_values / most:.3g}: enough for "
         + (f"{size:,} users or more." if size else "a group of any size.")
         if most < plans.MANY_GROUPS
-        else "Every group is paid for. If a person is in few groups, --max-groups-per-user M pays "
-        "for the M most expensive groups only; --keys FILE says how many groups there are."
+        else "Every group is charged. If a person is in few groups, --max-groups-per-user M "
+        "charges only the M most expensive ones; --keys FILE says how many groups there are."
     )
     console.print(
         f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "

@@ -135,7 +135,8 @@ def show_plan(console: Console, planned: dict[str, Any]) -> None:
     )
     shares = Table("rows of the table", "smallest share of a category that is found")
     for size, share in planned["shares"].items():
-        shares.add_row(f"{int(size):,}", f"{share:.1%}" if share <= 1 else "none")
+        shown = "none" if share > 1 else f"{share:.1%}" if share >= 0.001 else "below 0.1%"
+        shares.add_row(f"{int(size):,}", shown)
     console.print(shares)
     console.print("No row was read and nothing was charged.")
 

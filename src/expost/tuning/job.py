@@ -129,8 +129,7 @@ def tune(
     With a goal (``at_least`` or ``at_most``) the first model that clears it with the wanted
     confidence is released: of a training that stops when it passes, or of a planned sequence of
     attempts with DP-SGD. If a training reaches its limit, its last model is charged, and released
-    as
-    *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
+    as *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
     goal (``maximize=True``) the best of one draw is released. The job never costs more than
     ``max_epsilon`` (default 4).
 
