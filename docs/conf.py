@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from docutils.nodes import literal_block  # noqa: E402
+
 import expost  # noqa: E402
 
 PUBLIC_MODULES = (
@@ -225,6 +227,13 @@ def _included(app: Any, path: Path, docname: str, source: list[str]) -> None:
     source[0] = source[0].replace("](CHANGELOG.md", "](docs/project/changelog.md")
 
 
+def _wrap_screens(app: Any, doctree: Any) -> None:
+    """Mark screens without a table: on a phone their lines wrap, while tables scroll."""
+    for block in doctree.findall(literal_block):
+        if block.get("language") in ("console", "text") and not re.search("[─━│]", block.astext()):
+            block["classes"].append("wraps")
+
+
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`]+`|\]\([^)]*\)|<!--.*?-->)", re.MULTILINE | re.DOTALL)
 _RAISED = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\w))")
 _LOWERED = re.compile(r"(?<=\w)_(?:\{([^{}]*)\}|([A-Za-zα-ω⊥])(?!\w))")
@@ -252,4 +261,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", _pages_outside)
     app.connect("include-read", _included)
     app.connect("source-read", _formulas)
+    app.connect("doctree-read", _wrap_screens)
     app.connect("autodoc-process-signature", _plain_signature)

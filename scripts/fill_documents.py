@@ -77,7 +77,7 @@ def table3(task: str) -> str:
         "rows"
     ]
     starts = list(dict.fromkeys((row["bar"], row["levels_from"]) for row in rows))
-    headings = [f"bar {bar:g}, levels from {start:g}" for bar, start in starts]
+    headings = [f"goal {bar:g}, levels from {start:g}" for bar, start in starts]
     lines = ["| mechanism | " + " | ".join(headings) + " |", "|---" * (len(starts) + 1) + "|"]
     for name in dict.fromkeys(map(table3_name, rows)):
         chosen = {(row["bar"], row["levels_from"]): row for row in rows if table3_name(row) == name}
@@ -106,7 +106,7 @@ def reach(name: str) -> str:
     rows, aims = document["rows"], REACH_AIMS if document["curves"] == "gaussian" else {}
     cells = {(row["bar"], row["method"]): reach_cell(row) for row in rows}
     methods = [each for each in REACH_METHODS if any(row["method"] == each for row in rows)]
-    heads = ["bar", *(["aim of reach"] if aims else []), *methods]
+    heads = ["goal", *(["aim of reach"] if aims else []), *methods]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for bar in dict.fromkeys(row["bar"] for row in rows):
         texts = [cells.get((bar, method), "–") for method in methods]
@@ -230,7 +230,7 @@ def readable(seconds: float | None) -> str:
 def noise_reduction() -> str:
     """Return what regressions cost, by table, bar and training."""
     path = DOCS / "results" / "noise_reduction.json"
-    lines = ["| table | bar | way | mean ε | passes |", "|---|---|---|---|---|"]
+    lines = ["| table | goal | training | mean ε | passes |", "|---|---|---|---|---|"]
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         lines.append(
             f"| {row['task']} | {row['bar']} | {row['mechanism']} | {row['mean']:.3f} ± "
@@ -313,7 +313,7 @@ def least_others() -> str:
     """Tabulate expost on the other tables."""
     tables = least_results()
     lines = [
-        "| table | rows are | bar | scoring | ε | passes | aim | kept |",
+        "| table | rows are | goal | scoring | ε | passes | aim | kept |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, table in tables.items():
@@ -343,7 +343,7 @@ def passed_is_true() -> str:
     """Tabulate how often progressive training passed a model below its bar."""
     path = DOCS / "results" / "passed_is_true.json"
     lines = [
-        "| table | bar | jobs | passed | passed below the bar | all models one row below: passed |",
+        "| table | goal | jobs | passed | passed below it | all models one row below: passed |",
         "|---|---|---|---|---|---|",
     ]
     for row in json.loads(path.read_text(encoding="utf-8"))["progressive"]:

@@ -59,7 +59,7 @@ TASKS = {
     ),
     "counts": Task(
         "People per group, each within 5 %",
-        "The list of regions is public, so nothing is paid for finding it.",
+        "The list of regions is public, so nothing is charged for finding it.",
         "sh",
         "expost count customers.csv --by region --user customer --within 0.05 --epsilon 1 \\\n"
         "    --keys regions.txt --plot counts.png",
@@ -98,7 +98,7 @@ TASKS = {
     ),
     "accuracy": Task(
         "What does accuracy cost?",
-        "Three goals, three searches with scikit-learn's interface. Each search is paid.",
+        "Three goals, three searches with scikit-learn's interface. Each search is charged.",
         "python",
         "from matplotlib.figure import Figure\n"
         "from sklearn.datasets import load_digits\n\n"
@@ -122,7 +122,8 @@ TASKS = {
     ),
     "precision": Task(
         "One number, as precise as you need it",
-        "Noise is reduced step by step until the answer is precise enough; the last step is paid.",
+        "Noise is reduced step by step until the answer is precise enough; the last step is "
+        "charged.",
         "python",
         "from matplotlib.figure import Figure\n\n"
         "from expost import Candidate, DiscreteLaplace, NoiseReduction, Query\n\n"

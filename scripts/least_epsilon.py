@@ -85,7 +85,7 @@ def draw(tables: Mapping[str, Any], path: Path, methods: Sequence[str] = METHODS
                     heights, style, color=colour, linewidth=width, markersize=4
                 )
                 lowest, highest = min(lowest, *epsilons.values()), max(highest, *epsilons.values())
-        axis.set(yscale="log", ylim=(lowest / 1.4, highest * 1.4), xlabel="right answers to reach")
+        axis.set(yscale="log", ylim=(lowest / 1.4, highest * 1.4), xlabel="accuracy to reach")
         axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_minor_formatter(NullFormatter())
         shown = [tick for tick in _TICKS if lowest / 1.4 <= tick <= highest * 1.4]

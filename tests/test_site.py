@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 QUICK_STARTS = sorted((DOCS / "quickstart").glob("*.md"))
 NEEDED = {"analyst": "ibis", "data-scientist": "sklearn", "ml-engineer": "numba"}
+NEEDED["privacy-officer"] = "ibis"
 COMMAND = f'expost() {{ "{sys.executable}" -m expost "$@"; }}\nset -euo pipefail\n'
 
 

@@ -182,7 +182,7 @@ def draw_tuning(
                 target, color="black", linewidth=0.8, linestyle="--", label=f"goal {target:g}"
             )
         right.set(
-            xlabel=f"ε spent so far, at δ = {charge_text(total_delta)}",
+            xlabel=f"ε charged so far, at δ = {charge_text(total_delta)}",
             ylabel=f"{metric}, with noise",
             xlim=(0, 1.25 * max([attempt[0] for attempt in attempts], default=1.0)),
         )
@@ -207,7 +207,7 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
             left.plot(levels, [row.epsilon_p90 for row in chosen], ":", color=colour)
             runs = [row.runs_mean for row in chosen]
             right.plot(levels, runs, marker=marker, color=colour, label=label)
-        left.plot([], [], ":", color="grey", label="90 % of jobs pay at most")
+        left.plot([], [], ":", color="grey", label="90 % of jobs cost at most")
         chance = min(row.p_pass for row in rows if row.share in shares)
         left.set(xlabel="settings pass from this level ε on", ylabel=f"total ε at δ = {delta:g}")
         left.set_ylim(bottom=0)
@@ -284,6 +284,6 @@ def draw_ledger(
     axes.axhline(limit, color="black", linewidth=0.8, label="budget")
     axes.set(xlabel="entry", ylabel=unit)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_title(f"Spending of {name}", loc="left")
+    axes.set_title(f"Budget {name}: what is charged and held", loc="left")
     drawn.legend(loc="outside lower center", ncols=2, fontsize=8)  # never over the lines
     save(drawn, path)

@@ -225,7 +225,7 @@ def test_every_door_refuses_a_smaller_price(certificates, command, tmp_path, kin
     assert genuine.code == 0, genuine.document
     forged = cheaper(document)
     problems = expost.verify_certificate(forged, ledger=ledger)
-    assert any(problem.startswith("price: ") for problem in problems)
+    assert any(problem.startswith("charge: ") for problem in problems)
     place = tmp_path / "forged.json"
     place.write_text(json.dumps(forged))
     done = command("certificate", "verify", place, "--ledger", ledger_file, "--json")

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from expost import ApproxDP, PureDP
+from expost import ApproxDP, PureDP, certificate_words, read_certificate
 from expost.analytics import contribution
 from expost.budget.ledger import Ledger
 from tests.cli.counting import SIZES, count, expost, files
@@ -59,13 +59,46 @@ class TestSpent:
         asked = ("count", files[0], "--by", "g", "--user", "u", "--epsilon", 1)
         done = expost(*asked, "--learn-facts", 0.2)
         assert done.code == 0
-        text = words(done.out + done.err)
+        text = words(done.out)
         spent, total = (
             float(re.search(pattern, text)[1])
-            for pattern in (r"Cost: ε = (\S+) of 0\.8", r"Total: ε = (\S+), δ")
+            for pattern in (r"Charge: ε = (\S+) of 0\.8", r"Total: ε = (\S+), δ")
         )
         assert spent + 0.2 <= total <= spent + 0.2011
         assert "at most ε = 1.000 was possible" in text
+
+    def test_a_certificate_adds_up_what_was_charged(self, expost, files, tmp_path):
+        """Catches a total of what was possible, and bought groups that are called public."""
+        asked = ("count", files[0], "--by", "g", "--user", "u", "--epsilon", 20)
+        done = expost(*asked, "--learn-facts", 2, "--certificate", tmp_path / "c.json")
+        assert "Groups with too few persons to be found are not listed." in words(done.out)
+        document = read_certificate(tmp_path / "c.json")
+        rows = {row.name: row.lines[0] for row in certificate_words(document)}
+        spent = document["spent"]["epsilon"] + document["facts"]["charged"]["epsilon"]
+        total = float(re.search(r"in all ε = ([0-9.]+)", rows["facts"])[1])
+        assert spent <= total <= spent + 1e-4 < document["total"]["epsilon"]
+        assert "1 column;" in rows["facts"]
+        assert rows["groups"] == "bought with the facts"
+
+    def test_nothing_found(self, count):
+        """Catches a headline of 0 of 0 groups over an empty table."""
+        text = words(count("--private-keys", "--delta", 1e-6, keys=None, epsilon=0.01).out)
+        assert text.startswith("No group has enough persons to be found.")
+        assert "Charge: ρ" in text
+
+    def test_facts_need_a_budget_with_a_delta(self, expost, files, tmp_path):
+        """Catches a refusal that does not say which budget would do."""
+        Ledger.create(tmp_path / "l.db", PureDP(50), "visits")
+        asked = ("count", files[0], "--by", "g", "--user", "u", "--epsilon", 1)
+        done = expost(*asked, "--learn-facts", 0.2, "--ledger", tmp_path / "l.db")
+        assert done.code == 2
+        assert "a budget with a δ (expost ledger create --delta)" in done.err
+
+    def test_columns_with_commas(self, expost, files):
+        """Catches advice to name one of two columns that were both named."""
+        asked = ("count", files[0], "--by", "u,g", "--user", "u", "--epsilon", 1)
+        done = expost(*asked, "--private-keys", "--delta", 1e-6)
+        assert "name the columns one by one: --by u --by g" in done.err
 
     def test_the_rest_goes_back(self, count, tmp_path):
         Ledger.create(tmp_path / "l.db", PureDP(50), "visits")
@@ -84,7 +117,7 @@ class TestSpent:
 
     def test_gaussian_noise_has_its_unit(self, count):
         text = words(count("--delta", 1e-6).out)
-        assert "ρ spent" in text
+        assert "charge (ρ)" in text
         assert "(zCDP; the most that ε = 20, δ = 1e-06 allows)" in text
 
     def test_a_whole_charge_is_named(self, count, tmp_path):

@@ -64,10 +64,10 @@ def test_models(expost, tmp_path, monkeypatch, way, bar):  # noqa: F811
     done = expost("tune", "rows.csv", *options)
     assert done.code == (0 if bar == "reached" else 5), done.err
     check = ["certificate", "verify", "out/release.json", "--ledger", "ledger.db"]
-    checked = ["ledger", "price"]
+    checked = ["charge", "ledger"]
     if bar == "reached":
         check += ["--model", "out/model.npz"]
-        checked.insert(1, "model")
+        checked.append("model")
     verdict = expost(*check, "--json")
     assert verdict.document["problems"] == []
     assert verdict.document["checked"] == checked

@@ -334,7 +334,10 @@ def section(report: dict[str, Any], heading: str) -> str:
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
         WAYS["progressive"] | {"goal": {"at_least": 0.94}},
-        ["The goal was missed: the last model is released as missed", "what to try - a lower goal"],
+        [
+            "the last model is released as missed, because it is charged",
+            "what to try - a lower goal",
+        ],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
@@ -382,7 +385,7 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
     paid = result.spent.epsilon
     numbers = re.compile(r"ε = ([0-9.e+-]+[0-9])")
     screen, shown = screens(result, "utf-8")
-    assert float(re.findall(r"cost ε = ([0-9.]+)", screen)[0]) >= paid
+    assert float(re.findall(r"charge ε = ([0-9.]+)", screen)[0]) >= paid
     assert (
         float(re.findall(r"at most ([0-9.]+) was possible", screen)[0]) >= result.worst_case.epsilon
     )

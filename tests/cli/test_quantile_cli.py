@@ -60,7 +60,7 @@ def test_the_screen_and_bins(expost: Any, orders: Path, tmp_path: Path) -> None:
     done = expost(*words(orders, "--within-rank", 0.05))
     assert done.code == 0
     assert "quantiles within 0.05 of the wanted rank" in done.out
-    assert done.out.index("wanted rank") < done.out.index("Cost: ε") < done.out.index("Meaning: ")
+    assert done.out.index("wanted rank") < done.out.index("Charge: ε") < done.out.index("Meaning: ")
     out = tmp_path / "bins.csv"
     done = expost(*words(orders, "--bins", "0,50,100,10000", *by_region(orders), "--out", out))
     assert "Share of rows per bin" in done.out

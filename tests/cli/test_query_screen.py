@@ -36,7 +36,7 @@ def test_the_order_of_the_screen(
     assert not ended.value.code
     shown = capfd.readouterr()
     text = " ".join(shown.out.split())
-    order = [text.index(word) for word in ("rows answered within", "Cost: ε", "% certain")]
+    order = [text.index(word) for word in ("rows answered within", "Charge: ε", "% certain")]
     assert order == sorted(order)
     assert ("By part:" in text) == ("Before the data were read" in text) == verbose
     assert "answers: answer.csv" in shown.err

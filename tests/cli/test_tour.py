@@ -26,7 +26,7 @@ def test_the_tour_shows_a_model_a_count_and_a_certificate(
     monkeypatch.chdir(tmp_path)
     assert run(monkeypatch, "--yes") == 0
     shown = capfd.readouterr().out
-    for words in ("The goal ", " of 5 groups", "price: correct", "That was the tour"):
+    for words in ("The goal ", " of 5 groups", "charge: correct", "That was the tour"):
         assert words in shown, shown
     assert shown.count("% certain afterwards") == 2
     files = {path.name for path in (tmp_path / "expost-tour").rglob("*")}

@@ -74,7 +74,7 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     ]
     assert document["model"] == "out/model.npz"
     assert (tmp_path / "out" / "release.json").exists()
-    assert "Costs at most" in done.stderr
+    assert "The job costs at most" in done.stderr
     assert "remains" in done.stderr
     assert ledger.standing().as_dict()["settled"] == document["spent"]
     again = run(str(config), "--out", "out")
@@ -113,7 +113,14 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
     done = run(str(config), "--verbose")
     assert done.returncode == 0, done.stderr
-    words = ("cost", "was possible", "Papernot–Steinke", "every setting", "Certificate", "zero-out")
+    words = (
+        "charge",
+        "was possible",
+        "Papernot–Steinke",
+        "every setting",
+        "Certificate",
+        "zero-out",
+    )
     for word in words:
         assert word in done.stdout
     assert (tmp_path / "tuned-job" / "release.json").exists()

@@ -35,7 +35,7 @@ def test_the_plan_of_a_toml_file(tmp_path: Path, run: Run) -> None:  # noqa: F81
     before = sorted(path.name for path in tmp_path.iterdir())
     done = run(str(write(tmp_path)), "--plan", "--ledger", "ledger.db")
     assert done.returncode == 0, done.stderr
-    headings = ("level ε", "share", "chance to pass", "mean total ε", "ε (90 %)", "runs", "time")
+    headings = ("level ε", "share", "chance of passing", "mean total ε", "ε (90 %)", "runs", "time")
     assert any(all(each in line for each in headings) for line in done.stdout.splitlines())
     for word in (
         "The job",
@@ -94,8 +94,8 @@ def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa
     needed = shown_up(plan["needed_to_start"]["epsilon"])
     assert "Plan: up to 4 attempts, until one passes, over 12 candidates." in said
     assert f"Needed to start: ε = {needed}, the worst case of the first one" in said
-    assert f"Costs at most ε = {shown_up(plan['worst_case']['epsilon'])} (δ" in said
-    assert said.index("Costs at most") < said.index("Plan:")
+    assert f"The job costs at most ε = {shown_up(plan['worst_case']['epsilon'])} (δ" in said
+    assert said.index("The job costs at most") < said.index("Plan:")
     said = " ".join(run(*facts, "--attempts", "1").stdout.split())
     assert "Plan: one attempt, over 12 candidates." in said
     said = " ".join(run(*facts, "--attempts", "4", "--training", "auto").stdout.split())
@@ -103,7 +103,7 @@ def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa
     assert "Then 4 attempts with DP-SGD: a pass costs" in said
     reduced = ["rows.csv", *FACTS, "--at-least", "0.7", "--training", "progressive", "--plan"]
     said = " ".join(run(*reduced).stdout.split())
-    assert "Costs at most ε = 4.000 (δ" in said
+    assert "The job costs at most ε = 4.000 (δ" in said
     assert "Plan: up to 2 requests, until one passes. Needed to start: ε = 2.400" in said
 
 

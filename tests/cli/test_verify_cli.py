@@ -67,7 +67,7 @@ def test_a_certificate_that_is_right(check, document, expost, tmp_path):  # noqa
     assert done.code == 0, done.json
     assert done.json == {
         "valid": True,
-        "checked": ["ledger", "model", "price", "signature"],
+        "checked": ["charge", "ledger", "model", "signature"],
         "problems": [],
         "not_checked": [],
     }
@@ -93,7 +93,7 @@ def test_what_was_not_checked_is_said(document, expost, tmp_path):  # noqa: F811
     assert left({}, *model) == ["signature", "ledger"]
     assert left({"value": None, "ledger": None}) == ["signature", "ledger"]
     shown = expost("certificate", "verify", place).out
-    assert "nothing shows that a budget paid" in " ".join(shown.split())
+    assert "nothing shows that a budget was charged" in " ".join(shown.split())
     left({"kind": "tuning"}, *ledger)
     shown = expost("certificate", "verify", place, *ledger).out
     assert "bounds, categories, classes" in " ".join(shown.split())
@@ -119,21 +119,24 @@ def cheaper_grid(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "complaints"),
     [
-        (halved("spent"), ["signature", "price", "ledger"]),
-        (lambda d: {"index": 1 - d["index"]}, ["signature", "price", "ledger"]),
-        (halved("worst_case"), ["signature", "price", "ledger"]),
+        (halved("spent"), ["signature", "charge", "ledger"]),
+        (lambda d: {"index": 1 - d["index"]}, ["signature", "charge", "ledger"]),
+        (halved("worst_case"), ["signature", "charge", "ledger"]),
         (cheaper_grid, ["signature", "ledger"]),
-        (lambda d: {"grid": None}, ["signature", "price", "ledger"]),
-        (lambda d: {"kind": "count"}, ["signature", "price", "ledger"]),
-        (lambda d: {"kind": "tuning"}, ["signature", "price", "ledger"]),
-        (lambda d: {"kind": "other"}, ["signature", "price", "ledger"]),
-        (lambda d: {"theorem": "a better one"}, ["signature", "price", "ledger"]),
-        (lambda d: {"selector": d["selector"] | {"overhead": 1}}, ["signature", "price", "ledger"]),
+        (lambda d: {"grid": None}, ["signature", "charge", "ledger"]),
+        (lambda d: {"kind": "count"}, ["signature", "charge", "ledger"]),
+        (lambda d: {"kind": "tuning"}, ["signature", "charge", "ledger"]),
+        (lambda d: {"kind": "other"}, ["signature", "charge", "ledger"]),
+        (lambda d: {"theorem": "a better one"}, ["signature", "charge", "ledger"]),
+        (
+            lambda d: {"selector": d["selector"] | {"overhead": 1}},
+            ["signature", "charge", "ledger"],
+        ),
         (lambda d: {"value": {"sha256": "0" * 64}}, ["signature", "model", "ledger"]),
         (lambda d: {"value": None}, ["signature", "model", "ledger"]),
         (lambda d: {"ledger": None}, ["signature", "ledger"]),
-        (lambda d: {"spent": None}, ["signature", "price", "ledger"]),
-        (lambda d: {"grid": {}}, ["signature", "price", "ledger"]),
+        (lambda d: {"spent": None}, ["signature", "charge", "ledger"]),
+        (lambda d: {"grid": {}}, ["signature", "charge", "ledger"]),
         (lambda d: {"note": "new"}, ["signature", "ledger"]),
     ],
 )

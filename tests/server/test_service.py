@@ -86,7 +86,7 @@ def test_every_kind_is_priced_and_answered(server: Server, asked: dict[str, Any]
     assert len(found["result"]["answers"] + found["result"]["unanswered"]) == groups
     assert found["certificate"]["source"] == "data set visits"
     verdict = server.service.verify_release(ADA, view["id"])
-    assert (verdict["valid"], verdict["checked"]) == (True, ["ledger", "price"])
+    assert (verdict["valid"], verdict["checked"]) == (True, ["charge", "ledger"])
 
 
 def test_one_key_one_charge(server: Server) -> None:
@@ -260,7 +260,7 @@ def test_verifying_prices_again_as_the_command_does(still: Server, tmp_path: Pat
 
     _change(still, view["id"], "result", cheaper)
     checked = still.service.verify_release(ADA, view["id"])
-    assert "price: the charge is not the price of the outcome" in checked["problems"]
+    assert "charge: the charge is not that of the outcome" in checked["problems"]
     path = tmp_path / "release.json"
     path.write_text(json.dumps(still.service.certificate(ADA, view["id"])))
     ledger = str(still.folder / "server" / "ledger.db")

@@ -102,7 +102,7 @@ def test_its_price_is_computed_again_and_its_features_are_compared(
 
     document = json.loads(result.certificate())
     code, text = verified(document)
-    assert "price: correct" in text
+    assert "charge: correct" in text
     document["tuning"]["features"]["record"]["dimension"] = 3
     code, text = verified(document)
     assert code != 0

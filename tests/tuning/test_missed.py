@@ -221,7 +221,7 @@ def test_the_command_ends_with_code_5_and_says_what_to_try(tmp_path: Path) -> No
     made = command("tune", str(tmp_path / "rows.csv"), *options, "--out", str(out))
     assert made.code == 5, made.err
     said = " ".join(made.text.split())
-    assert "Costs at most ε = 1.5" in said
+    assert "The job costs at most ε = 1.5" in said
     assert "released as missed" in said
     assert "what to try" in said.lower()
     assert "a lower goal (at_least)" in said

@@ -60,7 +60,7 @@ def test_a_network_stops_when_it_passes():
     assert 0 < result.spent.epsilon < 15
     other_X, other_y = ring(4000, seed=8)
     assert (result.model.predict(other_X) == other_y).mean() > 0.75
-    assert run_checks(json.loads(result.certificate())) == {"price": []}
+    assert run_checks(json.loads(result.certificate())) == {"charge": []}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

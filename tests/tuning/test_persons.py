@@ -228,7 +228,7 @@ def test_the_split_is_by_persons_and_a_price_needs_their_number_only(tmp_path):
 
 
 def problems(document: Any) -> list[str]:
-    return run_checks(document)["price"]
+    return run_checks(document)["charge"]
 
 
 def tuned(given: Any, seed: int = 1, **more: Any) -> Any:

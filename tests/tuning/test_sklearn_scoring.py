@@ -205,13 +205,13 @@ def test_refusals(scoring: Any, regressor: bool, facts: dict[str, Any], match: s
         (
             "neg_log_loss",
             {"at_least": -0.9, "loss_bound": 2},
-            "log_loss (each row's clipped at 2)",
+            "log_loss (clipped at 2 per row)",
             [0, 2],
         ),
-        ("log_loss", {"at_most": 0.9}, "log_loss (each row's clipped at 4)", [0, 4]),
-        ("private", {"at_least": -2.0}, "mse (each row's clipped at 2.25)", [0, 2.25]),
-        ("mse", {"at_most": 3.0}, "mse (each row's clipped at 9)", [0, 9]),
-        ("mae", {"at_most": 1.0}, "mae (each row's clipped at 1.5)", [0, 1.5]),
+        ("log_loss", {"at_most": 0.9}, "log_loss (clipped at 4 per row)", [0, 4]),
+        ("private", {"at_least": -2.0}, "mse (clipped at 2.25 per row)", [0, 2.25]),
+        ("mse", {"at_most": 3.0}, "mse (clipped at 9 per row)", [0, 9]),
+        ("mae", {"at_most": 1.0}, "mae (clipped at 1.5 per row)", [0, 1.5]),
         (
             "r2",
             {"at_least": 0.1, "target_variance": 9},
@@ -221,7 +221,7 @@ def test_refusals(scoring: Any, regressor: bool, facts: dict[str, Any], match: s
         (
             agree,
             {"metric_bounds": (0, 5)},
-            f"{name_of(agree)} (each row's clipped to 0 … 5)",
+            f"{name_of(agree)} (clipped to 0 … 5 per row)",
             [0, 5],
         ),
     ],

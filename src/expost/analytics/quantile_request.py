@@ -64,7 +64,7 @@ class QuantileRequest(TypedDict, total=False):
     ]
     epsilon: Annotated[float, RequestSetting("Total privacy budget ε.", True)]
     delta: Annotated[
-        float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.", True)
+        float | None, RequestSetting("Total δ. The noise is then Gaussian, charged in zCDP.", True)
     ]
     user: Annotated[str | None, RequestSetting("Column of the person.")]
     by: Annotated[
@@ -79,7 +79,7 @@ class QuantileRequest(TypedDict, total=False):
         RequestSetting("File with the groups, one per line (CSV for several columns).", True),
     ]
     private_keys: Annotated[
-        bool, RequestSetting("Find the groups privately; costs a tenth, and half of δ.", True)
+        bool, RequestSetting("Find the groups privately, for a tenth of ε and half of δ.", True)
     ]
     max_groups_per_user: Annotated[
         int | str | None,

@@ -216,8 +216,8 @@ def quantile(
     column : str
         Column of the values. NULL, NaN, infinite and non-numeric values count nowhere.
     at : float or sequence of float
-        Ranks between 0 and 1 (default 0.5, the median). Of MIN and MAX nothing private can be
-        said; 0.001 and 0.999 come close.
+        Ranks between 0 and 1 (default 0.5, the median). MIN and MAX have no private
+        answer; 0.001 and 0.999 come close.
     bins : int or sequence of float, optional
         Also (or, without ``at``, only) the share of rows in each bin: a number of bins of equal
         width, or their edges. The first and the last bin hold what lies outside of the edges.
@@ -233,7 +233,7 @@ def quantile(
         Also look at the ranks two wanted errors beside each quantile, so that ``low`` and ``high``
         are near (about half as much again). Without it they come from the other quantiles.
     max_rows_per_user : int or "auto"
-        How many rows of a user count in one group (default 1: every person has one voice).
+        How many rows of a user count in one group (default 1: every person has one vote).
     **options
         The other options of :func:`mean`: ``by``, ``user``, ``epsilon``, ``delta``, ``keys``,
         ``private_keys``, ``max_groups_per_user``, ``where``, ``confidence``, ``table``,

@@ -134,9 +134,9 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         question on the same version returns the paid answer (``asked_before``), at no charge; one
         with a smaller error continues the same noise and pays the difference.
     on_ignored : callable, optional
-        Called with whether rows without user or group were ignored. This is not private: one row
-        decides it, and it is a query of its own. It is for the curator of the table only; keep it
-        out of logs that others read. Not asked for by default, nor by the command line.
+        Called with whether rows without user or group were ignored. This fact is not protected: one
+        row decides it, and it is a query of its own. It is for the curator of the table only; keep
+        it out of logs that others read. Not asked for by default, nor by the command line.
 
     Returns
     -------

@@ -99,7 +99,8 @@ class CountRequest(TypedDict, total=False):
         RequestSetting("Stop when this many largest groups are known with --confidence."),
     ]
     delta: Annotated[
-        float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.", True, _SHARE)
+        float | None,
+        RequestSetting("Total δ. The noise is then Gaussian, charged in zCDP.", True, _SHARE),
     ]
     count_rows: Annotated[bool, RequestSetting("Count rows, not users.", True)]
     max_groups_per_user: Annotated[
@@ -143,7 +144,7 @@ class CountRequest(TypedDict, total=False):
         ),
     ]
     private_keys: Annotated[
-        bool, RequestSetting("Find the groups privately; costs a tenth, and half of δ.", True)
+        bool, RequestSetting("Find the groups privately, for a tenth of ε and half of δ.", True)
     ]
     group_order: Annotated[
         Literal["given", "race"] | None,
@@ -162,9 +163,7 @@ class CountRequest(TypedDict, total=False):
         Literal["confidence", "paper"],
         RequestSetting("confidence: half-width within the error; paper: its σ-rule."),
     ]
-    ratio: Annotated[
-        float | None, RequestSetting("Constant ratio of the noise levels, instead of ours.")
-    ]
+    ratio: Annotated[float | None, RequestSetting("Constant ratio of the noise levels.")]
     table: Annotated[str | None, RequestSetting("Table of the database.")]
     delimiter: Annotated[
         str | None, RequestSetting("Delimiter of a text file; else that of its header.")

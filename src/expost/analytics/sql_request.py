@@ -65,7 +65,9 @@ class SqlRequest(TypedDict, total=False):
         ),
     ]
     epsilon: Annotated[float, RequestSetting("Total privacy budget ε.")]
-    delta: Annotated[float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.")]
+    delta: Annotated[
+        float | None, RequestSetting("Total δ. The noise is then Gaussian, charged in zCDP.")
+    ]
     within: Annotated[float | None, RequestSetting("Wanted relative error (default 0.1).")]
     plus_minus: Annotated[float | None, RequestSetting("Wanted absolute error instead.")]
     within_rank: Annotated[
@@ -83,7 +85,7 @@ class SqlRequest(TypedDict, total=False):
         ),
     ]
     private_keys: Annotated[
-        bool, RequestSetting("Find the groups privately; costs a tenth, and half of δ.")
+        bool, RequestSetting("Find the groups privately, for a tenth of ε and half of δ.")
     ]
     max_groups_per_user: Annotated[
         int | str | None,

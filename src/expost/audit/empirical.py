@@ -206,7 +206,7 @@ def audit(
     events : callable or mapping, optional
         A function of the released value. A number is divided at quantiles of the pilot; any other
         result is used as a label. Or a mapping from names to predicates. Default: whether the
-        target was met, and the value itself if it is a number.
+        goal was met, and the value itself if it is a number.
     delta : number, optional
         Audit a Rényi or zCDP guarantee of a mechanism as the (ε, δ) guarantee that it implies.
         Default: audit the Rényi guarantee itself.

@@ -240,7 +240,9 @@ class PureBudget(Budget):
     kind: ClassVar[str] = "pure"
     _counted: ClassVar[tuple[str, ...]] = ("epsilon",)
     _guarantee: ClassVar[type[Guarantee]] = PureDP
-    _accepted: ClassVar[str] = "give PureDP charges"
+    _accepted: ClassVar[str] = (
+        "give PureDP charges, or use a budget with a δ (expost ledger create --delta)"
+    )
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         pure = charge.as_pure()

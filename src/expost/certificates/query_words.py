@@ -17,7 +17,11 @@ def cost_words(document: Record) -> str:
     """Return what a charge is for, and what earlier questions paid for the same noise."""
     paid = document["public"].get("paid_before")
     said = "what these answers cost"
-    return f"{said}, beyond ε = {charge_text(paid)} that earlier questions paid" if paid else said
+    return (
+        f"{said}, beyond ε = {charge_text(paid)} that earlier questions were charged"
+        if paid
+        else said
+    )
 
 
 def with_earlier(document: Record) -> Record:
@@ -44,7 +48,7 @@ def part_words(part: Record, unit: str) -> str:
 
 QUANTILE_METHOD = (
     "values drawn by the exponential mechanism from disjoint intervals, then checked by noisy "
-    "histograms; what was drawn and looked at is paid"
+    "histograms; what was drawn and looked at is charged"
 )
 
 
@@ -52,7 +56,7 @@ def count_method(document: Record) -> list[str]:
     """Return how counts, sums, means and quantiles beside them were found."""
     law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
     noise = law.get(document["public"].get("noise", ""), "discrete")
-    said = [f"{noise} noise of each group is reduced step by step; the last step is paid"]
+    said = [f"{noise} noise of each group is reduced step by step; the last step is charged"]
     ranked = any(part["kind"] == "quantile" for part in document.get("parts", ()))
     return [*said, f"quantiles: {QUANTILE_METHOD}"] if ranked else said
 
@@ -82,10 +86,16 @@ def column_words(item: tuple[str, Record]) -> str:
     return f"{name}: {', '.join([str(column['kind']), *bounds, *names])}"
 
 
-def key_words(public: Record) -> str:
-    """Return where the groups come from."""
-    listed = public["keys"] == "listed"
-    return "listed in public" if listed else "found privately, at a charge that is included"
+def key_words(document: Record) -> str | None:
+    """Return where the groups come from; None without groups."""
+    if not document["query"].get("by", True):
+        return None
+    if document["public"]["keys"] != "listed":
+        return "found privately, at a charge that is included"
+    bought = document["facts"]["facts"]["columns"] if "facts" in document else {}
+    by = document["query"].get("by")
+    learned = by is not None and all(column in bought for column in by)
+    return "bought with the facts" if learned else "listed from public knowledge"
 
 
 def private_words(public: Record) -> str | None:

@@ -3,7 +3,7 @@
 :func:`verify_certificate` is behind ``expost certificate verify``, the server's pages and Python.
 What each check shows:
 
-* price: the charge is what the library computes for this outcome of the grid (or of the answers of
+* charge: it is what the library computes for this outcome of the grid (or of the answers of
   a count) in the certificate, and so is the worst case;
 * signature: nobody changed the document since the owner of the key signed it;
 * model: the model file is the one that was released;
@@ -96,7 +96,7 @@ def run_checks(
     model: str | Path | None = None,
 ) -> dict[str, list[str]]:
     """Return the problems that each check found; without an argument its check is not made."""
-    checks = {"price": list(_price_problems(document))}
+    checks = {"charge": list(_price_problems(document))}
     if "signature" in document or key is not None:
         wrong = signature_problem(document, None if key is None else load_public(key))
         checks["signature"] = [] if wrong is None else [wrong]
@@ -130,7 +130,7 @@ def _unchecked(document: Record, checked: Collection[str]) -> list[str]:
                 "numbers of rows, goal, confidence, certified score, date"
             )
         elif "ledger" not in checked:
-            left.append(f"{without}all that the price does not depend on")
+            left.append(f"{without}all that the charge does not depend on")
         else:
             left.append(
                 "signature: there is none. The ledger's digest shows whether the certificate was "
@@ -143,7 +143,7 @@ def _unchecked(document: Record, checked: Collection[str]) -> list[str]:
         left.append(
             "ledger: pass --ledger FILE to compare it with the entries that the certificate names"
             if document.get("ledger")
-            else "ledger: the certificate names no entry, so nothing shows that a budget paid"
+            else "ledger: the certificate names no entry: nothing shows that a budget was charged"
         )
     return left
 
@@ -174,7 +174,7 @@ def _selection_problems(document: Record) -> Iterator[str]:
     """Yield how a certificate differs from what its grid costs."""
     charges = charges_of_grid(document["grid"])
     if _charge(charges, document["index"]) != guarantee_from_dict(document["spent"]):
-        yield "the charge is not the price of the outcome"
+        yield "the charge is not that of the outcome"
     if charges.worst_case != guarantee_from_dict(document["worst_case"]):
         yield "the worst case is not that of the charges"
     selector, candidates = rebuild(document["grid"])
@@ -253,7 +253,7 @@ def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
     charges = Charges.from_dict(document["charges"])
     price = _charge(charges, document["index"])
     if price.as_dict() != document["charged"]:
-        yield "the charge is not the price of the outcome"
+        yield "the charge is not that of the outcome"
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
     needed -= Fraction(public.get("paid_before", 0))  # by an earlier question, for the same path
     spent, total = Fraction(document["spent"][unit]), Fraction(public["total"])
@@ -263,7 +263,7 @@ def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
     if isinstance(charges, ShareCharges):
         step = total / charges.parts
         if price.size != spent or charges.worst_case.size != total:
-            yield "the charge is not the price of the outcome"
+            yield "the charge is not that of the outcome"
     elif charges.worst_case.as_dict() != document["guarantee"]:
         yield "the worst case is not that of the request"
     # The shares in the certificate are rounded, so that their sum is known up to rounding only.
@@ -312,7 +312,7 @@ def _tuning_problems(document: Record) -> Iterator[str]:
             yield f"attempt {index + 1} used another grid than the planned one"
         price = _charge(charges[number], record["index"])
         if price != guarantee_from_dict(record["spent"]):
-            yield f"the charge of attempt {index + 1} is not the price of its outcome"
+            yield f"the charge of attempt {index + 1} is not that of its outcome"
         if charges[number].worst_case != guarantee_from_dict(record["worst_case"]):
             yield f"the worst case of attempt {index + 1} is not that of its grid"
         spent.append(price)
@@ -323,7 +323,7 @@ def _tuning_problems(document: Record) -> Iterator[str]:
         yield "the worst case is not that of the planned attempts, made one after another"
     listed = [*terms["attempts"], *filter(None, [terms.get("told")])]
     if [attempt["spent"] for attempt in listed] != [charge.as_dict() for charge in spent]:
-        yield "the charges that are listed for the attempts are not their prices"
+        yield "the charges that are listed for the attempts are not theirs"
     pair = job_epsilon_delta(composed(spent), document)
     if (pair.epsilon, pair.delta) != (terms["spent"]["epsilon"], terms["spent"]["delta"]):
         yield "the stated ε and δ are not those of the charge"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from expost.certificates import document as documents
@@ -34,11 +35,12 @@ METHODS = {
     "winner costs less",
     "repeat-and-select": "the best of a random number of runs",
     "doubling": "attempts with twice the budget each time, until one passes",
-    "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is paid",
+    "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is "
+    "charged",
     "noise-path": "one linear model whose noise is reduced step by step until the score passes; "
-    "the last step is paid",
+    "the last step is charged",
     "progressive": "one training with all rows, continued until the score passes; the steps that "
-    "were made are paid",
+    "were made are charged",
     "tell": "a further noisy score of a model that missed",
 }
 """Selectors in words, by what :func:`method_of` returns."""
@@ -125,7 +127,7 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
     return {
         "question": lambda: question_words(document["query"]),
         "data": lambda: document["source"],
-        "groups": lambda: query_words.key_words(document["public"]),
+        "groups": lambda: query_words.key_words(document),
         "answers": lambda: answers_words(document),
         "error": lambda: error_words(document["query"]),
         "charge": lambda: f"{_amount(document['spent'])}: {query_words.cost_words(document)}",
@@ -422,8 +424,11 @@ def answers_words(document: Record) -> str:
     answered = len(document["answers"])
     if document["query"].get("top") is not None:
         return "the list is stated" if answered else "the list is not known with this confidence"
-    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
-    return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
+    total = answered + len(document["unanswered"])
+    of = "group" if total == 1 else "groups"
+    if document.get("kind") == QUANTILE:
+        of = "quantiles of groups"
+    return f"{answered:,} of {total:,} {of} reached this error"
 
 
 # Tuning jobs: of ``document["tuning"]``.
@@ -434,13 +439,15 @@ _IN_PYTHON = "rows that were passed in Python"
 def result_words(document: Record) -> str:
     """Return what a job released."""
     if document["outcome"] == "missed":
-        return "missed: a model that was not shown to reach the goal; it is paid, so it is released"
+        return (
+            "missed: a model that was not shown to reach the goal; it is charged, so it is released"
+        )
     if document["outcome"] == "value":
         reached = {True: "a model that reaches the goal", None: "the best model of one search"}
         return reached[document["passed"]]
     if document["outcome"] == "failed":
         return "no model: the training that was chosen failed"
-    return "no model: the goal was missed; what the attempts cost was paid"
+    return "no model: the goal was missed; the attempts were charged"
 
 
 def certified_words(goal: Record) -> str:
@@ -539,7 +546,7 @@ def advice_words(job: Record) -> list[str]:
         lower += f": this model reaches about {_within(reached, goal):.3g}"
     advice, paths = [lower], any(attempt.get("params") for attempt in job["attempts"])
     if privacy.get("max_epsilon") is not None:
-        advice.append(f"a larger max_epsilon (now {privacy['max_epsilon']:g})")
+        advice.append("a larger max_epsilon")
     unit = documents.unit_of_job(job)
     advice.append(f"more {unit}s: the noise per {unit} falls with their number")
     advice.append("other features (model.features)" if paths else "other levels or settings")
@@ -569,9 +576,15 @@ def _bought(document: Record) -> str | None:
     """The charge of facts that were bought, and the total with them."""
     if "facts" not in document:
         return None
-    bought = len(document["facts"]["facts"]["columns"])
+    number, bought = len(document["facts"]["facts"]["columns"]), document["facts"]["charged"]
+    columns = f"{number} column{'s' * (number != 1)}"
     both = {name: document["total"][name] for name in ("epsilon", "delta")}
-    return f"{_charge(document['facts']['charged'])}: {bought} columns; in all {_amount(both)}"
+    if document.get("kind") == COUNT:  # its total is what was guaranteed before anything ran
+        both = {"epsilon": bought["epsilon"], "delta": bought["delta"]}
+        for unit, size in query_words.with_earlier(document).items():
+            if unit in both:
+                both[unit] = float(Fraction(repr(both[unit])) + Fraction(repr(float(size))))
+    return f"{_charge(bought)}: {columns}; in all {_amount(both)}"
 
 
 def _columns(data: Record) -> list[str]:

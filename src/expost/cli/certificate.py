@@ -116,7 +116,7 @@ def check_certificate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check signature, price, model file and ledger entry. The exit code is 1 if any is wrong."""
+    """Check charge, signature, model file and ledger entry. The exit code is 1 if any is wrong."""
     document = load_document(file, "certificate")
     checks = run_checks(document, key=key, ledger=ledger, model=model)
     verdict = verdict_of(document, checks)

@@ -28,7 +28,6 @@ from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import (
-    facts_cost_words,
     render_answers,
     render_plan,
     render_result,
@@ -148,7 +147,7 @@ def count_command(
     ] = False,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
-    analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
+    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
     out: Out = None,
     certificate: Annotated[
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
@@ -217,7 +216,7 @@ def _finish(
     files: tuple[Path | None, Path | None, Path | None],
     failure: OSError | None,
 ) -> None:
-    """Say what facts cost and where the files are; the answers, which are paid, are shown."""
+    """Say where the files are; the answers, which are paid, are shown."""
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
@@ -229,8 +228,6 @@ def _finish(
             "is charged now.",
             highlight=False,
         )
-    if result.facts is not None:
-        notes.print(facts_cost_words(result, result.facts), highlight=False)
     if out is not None and not _streamed(out):
         result.save(out)
     if out is not None and failure is None:

@@ -28,33 +28,50 @@ from expost.rationals import charge_text
 
 Answers = CountResult | QueryResult | QuantileResult
 _SHOWN = 40
+NOTHING_FOUND = (
+    "No group has enough persons to be found. A larger --epsilon or --delta finds smaller groups; "
+    "a public list of groups (--keys FILE) needs no search."
+)
 _VAGUE = 0.5  # a share whose interval is wider says nothing
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _SHARES = {"pairs": "(user, group) pairs", "rows": "the rows", "amount": "the amount"}
 
 
 def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:
-    """Print all groups, what was spent, and what that means for a person."""
+    """Print all groups, what they cost, and what that means for a person."""
     title = title_words(result) + _caps_in_title(result.dropped_share)
-    render_answers(
-        console,
-        result.query,
-        result.answers,
-        title,
-        interval=f"{result.confidence:.0%} interval",
-        unit=_UNITS[result.unit],
-        unanswered=result.unanswered,
-    )
+    if not result.answers and not result.unanswered:
+        console.print(NOTHING_FOUND, highlight=False)
+    else:
+        render_answers(
+            console,
+            result.query,
+            result.answers,
+            title,
+            interval=f"{result.confidence:.0%} interval",
+            unit=_UNITS[result.unit],
+            unanswered=result.unanswered,
+        )
     if result.unanswered:
         console.print(_about_unanswered(result), highlight=False)
+    if result.answers and result.query["by"] and groups_found(result):
+        console.print("Groups with too few persons to be found are not listed.")
     if result.dropped_share is not None:
         console.print(_about_dropped(result, result.dropped_share), highlight=False)
     render_cost(console, result, verbose)
 
 
+def groups_found(result: CountResult) -> bool:
+    """Whether the groups were found privately, or bought as facts, instead of listed."""
+    bought = result.facts is not None and set(result.query["by"] or ()) <= set(result.facts)
+    return bought or result.public["keys"] != "listed"
+
+
 def render_cost(console: Console, result: Answers, verbose: bool) -> None:
-    """Print what was spent, and what that means for a person."""
+    """Print what was charged, and what that means for a person."""
     console.print(_about_spent(result), highlight=False)
+    if isinstance(result, CountResult) and result.facts is not None:
+        console.print(_facts_charge(result, result.facts), highlight=False)
     console.print(f"Meaning: {_meaning(result)}.", highlight=False)
     if verbose:
         console.print(_about_guarantee(result), highlight=False)
@@ -73,7 +90,7 @@ def _about_unanswered(result: CountResult) -> str:
     if result.within is not None and bias >= result.within:
         return (
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
-            "than that. So each was looked at once only. Give a larger --max-rows-per-user or "
+            "than that. Each was estimated only once. Give a larger --max-rows-per-user or "
             "--max-groups-per-user, wider --bounds, or a larger --within."
         )
     text = (
@@ -88,7 +105,7 @@ def _about_unanswered(result: CountResult) -> str:
 
 
 def _about_spent(result: Answers) -> str:
-    """What was spent, and what becomes of the rest."""
+    """What was charged, and what becomes of the rest."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     total = f"{result.public['total']:.4g}"
     if result.unit == "rho":
@@ -101,7 +118,7 @@ def _about_spent(result: Answers) -> str:
         rest = f" The other {result.remaining:.2g} is returned to the budget."
     else:
         rest = f" The other {result.remaining:.2g} was not used."
-    return f"Cost: {unit} = {spent} of {total}.{rest}"
+    return f"Charge: {unit} = {spent} of {total}.{rest}"
 
 
 def _before(result: Answers) -> str:
@@ -121,7 +138,7 @@ def _meaning(result: Answers) -> str:
     return person_words(epsilon, delta)
 
 
-def facts_cost_words(result: CountResult, facts: Facts) -> str:
+def _facts_charge(result: CountResult, facts: Facts) -> str:
     """What the answers and the facts that were bought for them cost together."""
 
     def together(amount: float) -> str:
@@ -132,7 +149,7 @@ def facts_cost_words(result: CountResult, facts: Facts) -> str:
     before = result.guarantee.as_dict()
     delta = before.get("delta", 0.0)
     most = f"ε = {together(before['epsilon'])}"
-    text = f"Facts: ε = {shown_up(facts.epsilon)} besides. "
+    text = f"Facts: ε = {shown_up(facts.epsilon)} in addition. "
     total = f"δ = {charge_text(delta + facts.delta)}"
     if result.unit == "epsilon" and not delta:
         return f"{text}Total: ε = {together(result.spent)}, {total}; at most {most} was possible."
@@ -153,7 +170,7 @@ def _caps_in_title(share: Mapping[str, Any] | None) -> str:
     if share is None or share["of"] == "pairs":
         return ""
     if share["high"] - share["low"] > _VAGUE:
-        return "; what the caps remove is not known"
+        return "; how much the caps remove is unknown"
     return f"; the caps remove at least about {share['estimate']:.1%} of {_SHARES[share['of']]}"
 
 
@@ -199,7 +216,7 @@ def render_answers(
     released = table_of_answers(asked, answers, unanswered)
     table = Table(title=title, title_justify="left")
     keys = len(released.keys)
-    headings = [*released.keys, "estimate", interval, f"{unit} spent".strip()]
+    headings = [*released.keys, "estimate", interval, f"charge ({unit})" if unit else "charge"]
     for index, heading in enumerate(headings + ["answered"] * bool(unanswered)):
         table.add_column(
             Text(visible(heading)), justify="left" if index < keys else "right", overflow="fold"
@@ -235,8 +252,8 @@ def render_plan(console: Console, planned: plans.QueryPlan) -> None:
         f"{planned.for_values / most:.3g}: enough for "
         + (f"{size:,} users or more." if size else "a group of any size.")
         if most < plans.MANY_GROUPS
-        else "Every group is paid for. If a person is in few groups, --max-groups-per-user M pays "
-        "for the M most expensive groups only; --keys FILE says how many groups there are."
+        else "Every group is charged. If a person is in few groups, --max-groups-per-user M "
+        "charges only the M most expensive ones; --keys FILE says how many groups there are."
     )
     console.print(
         f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from expost import plots
 from expost.certificates.document import person_words
-from expost.cli.output import Json, Verbose, notes, show, shown_up, visible
+from expost.cli.output import Json, Verbose, notes, plural, show, shown_up, visible
 from expost.errors import InvalidInput
 from expost.facts.describe import (
     DELTA,
@@ -38,17 +38,17 @@ def describe_command(
         str,
         typer.Argument(metavar="TABLE", help="A file, folder, glob or connection URL."),
     ],
-    epsilon: Annotated[float, typer.Option(help="What all facts together cost: ε.")],
-    delta: Annotated[float, typer.Option(help="What all facts together cost: δ.")] = DELTA,
+    epsilon: Annotated[float, typer.Option(help="ε of all facts together.")],
+    delta: Annotated[float, typer.Option(help="δ of all facts together.")] = DELTA,
     user: Annotated[
         str | None,
-        typer.Option(help="Column of the person, who counts with one of their rows."),
+        typer.Option(help="Column of the person; one row of each person counts, chosen at random."),
     ] = None,
     columns: Annotated[
         list[str] | None, typer.Option(help="Columns to describe; repeat it, or use commas.")
     ] = None,
     quantiles: Annotated[
-        str, typer.Option(help="LOW:HIGH. Where the bounds of numbers should be.")
+        str, typer.Option(help="LOW:HIGH: the quantiles to use as bounds of numbers.")
     ] = f"{QUANTILES[0]}:{QUANTILES[1]}",
     table: Annotated[str | None, typer.Option(help="Table of the database.")] = None,
     delimiter: Annotated[str | None, typer.Option(help="Delimiter of a text file.")] = None,
@@ -64,14 +64,14 @@ def describe_command(
     ] = None,
     only_plan: Annotated[
         bool,
-        typer.Option("--plan", help="Say what can be found at this price; read no rows."),
+        typer.Option("--plan", help="Say what this ε can find, and stop; no row is read."),
     ] = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Learn facts about a table privately: kinds, bounds, categories, missing values, rows.
 
-    The facts cost --epsilon and --delta together, whatever they are.
+    All facts together cost --epsilon and --delta, whatever they are.
     """
     listed = [name.strip() for words in columns or () for name in words.split(",")]
     chosen = [name for name in listed if name] or None
@@ -121,21 +121,22 @@ def _quantiles(text: str) -> tuple[float, float]:
 
 
 def show_plan(console: Console, planned: dict[str, Any]) -> None:
-    """Print what can be found at a price."""
+    """Print what an ε can find."""
     rows = planned["rows_of_a_category"]
     console.print(
-        f"Describing {planned['columns']} columns costs ε = {shown_up(planned['epsilon'])}, "
-        f"δ = {planned['delta']:g}.",
+        f"Describing {plural(planned['columns'], 'column')} costs "
+        f"ε = {shown_up(planned['epsilon'])}, δ = {planned['delta']:g}.",
         highlight=False,
     )
     console.print(
-        f"A category is found with 99 % if it has about {rows:,} rows (where six of ten columns "
-        "are categories).",
+        f"A category with about {rows:,} rows is found with 99 % probability (if six of ten "
+        "columns are categories).",
         highlight=False,
     )
-    shares = Table("rows of the table", "share of a category that is found")
+    shares = Table("rows of the table", "smallest share of a category that is found")
     for size, share in planned["shares"].items():
-        shares.add_row(f"{int(size):,}", f"{share:.1%}" if share <= 1 else "none")
+        shown = "none" if share > 1 else f"{share:.1%}" if share >= 0.001 else "below 0.1%"
+        shares.add_row(f"{int(size):,}", shown)
     console.print(shares)
     console.print("No row was read and nothing was charged.")
 
@@ -144,7 +145,7 @@ def show_facts(console: Console, facts: Facts, verbose: bool = False) -> None:
     """Print facts as a table with small histograms, what they cost, and what that means."""
     listed = Table("column", "kind", title_justify="left")
     listed.add_column("facts", min_width=18)
-    for heading in ("empty", "shape", *(["cost"] if verbose else [])):
+    for heading in ("empty", "shape", *(["charge"] if verbose else [])):
         listed.add_column(heading)
     for name, column in facts.items():
         listed.add_row(
@@ -160,9 +161,10 @@ def show_facts(console: Console, facts: Facts, verbose: bool = False) -> None:
     what = "rows" if facts.user is None else "persons"
     lines = [f"About {facts.rows:,.0f} {what} (± {margin:,.0f})."]
     if facts.max_rows_per_user is not None:
-        lines.append(f"95 % of the persons have about {facts.max_rows_per_user} rows or fewer.")
+        most = plural(facts.max_rows_per_user, "row")
+        lines.append(f"95 % of the persons have about {most} or fewer.")
     lines.append(
-        f"Cost: ε = {shown_up(facts.epsilon)}, δ = {facts.delta:g} for all of them together."
+        f"Charge: ε = {shown_up(facts.epsilon)}, δ = {facts.delta:g} for all of them together."
     )
     unit = "row" if facts.user is None else "person"
     lines.append(f"Meaning: {person_words(facts.epsilon, facts.delta, unit)}.")

@@ -411,15 +411,15 @@ def _filters(
 def verify_ledger(
     url: Url,
     head: Annotated[
-        Path | None, typer.Option(help="A signed head (expost ledger head) to be continued.")
+        Path | None,
+        typer.Option(help="A signed head (expost ledger head) that the ledger must continue."),
     ] = None,
     key: PublicKey = None,
     as_json: Json = False,
 ) -> None:
-    """Check the hash chain, all sums and all prices.
+    """Check the hash chain, all sums and all charges. The exit code is 1 if any is wrong.
 
-    With --head, also check that the ledger continues that head: a copy that was rolled back, or
-    written anew, is found. The exit code is 1 if anything is wrong.
+    With --head, also find a ledger that was rolled back or written anew since.
     """
     signed = None if head is None else load_document(head, "head")
     public = None if key is None else load_public(key)
@@ -437,7 +437,7 @@ def verify_ledger(
             console.print(
                 Text.assemble(
                     ("The ledger is sound:", "green"),
-                    " every entry follows from the one before it, and all sums and prices are "
+                    " every entry follows from the one before it, and all sums and charges are "
                     "correct.",
                 )
             )

@@ -129,6 +129,11 @@ def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console],
         render(Console(emoji=False, markup=False))
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number and its noun: 1 row, 2 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def shown_up(amount: float, digits: int = 3) -> str:
     """Return a charge for display, rounded up: what is shown is never below what was paid."""
     scale = 10**digits  # the shortest decimal of a float, so that 0.1 does not become 0.101

@@ -60,7 +60,7 @@ def quantile_command(
     ] = False,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
-    analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
+    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Write the answers to this file (.csv or .json).")
     ] = None,

@@ -23,7 +23,7 @@ from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
 from expost.cli.count import check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import render_cost
+from expost.cli.count_screens import NOTHING_FOUND, render_cost
 from expost.cli.output import (
     Json,
     Verbose,
@@ -61,7 +61,7 @@ def query_command(
     ] = False,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
-    analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
+    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -189,7 +189,10 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
             between = "–" if said[1] == said[2] == "–" else f"{said[1]} – {said[2]}"
             cells += [Text(said[0]), Text(between)]
         table.add_row(*cells, Text("yes" if row.answered else "no"))
-    console.print(table)
+    if not result.rows:
+        console.print(NOTHING_FOUND, highlight=False)
+    else:
+        console.print(table)
     if len(result.rows) > _SHOWN:
         console.print(f"… and {len(result.rows) - _SHOWN} more (--out or --json for all).")
     if not result.rows:

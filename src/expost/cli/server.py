@@ -57,9 +57,7 @@ def start_server(
     ] = 2,
     pricers: Annotated[
         int,
-        typer.Option(
-            help="Processes that compute prices for one that answers; 0: none, without a deadline."
-        ),
+        typer.Option(help="Processes that compute prices, per process that answers; 0: none."),
     ] = 2,
     tick: Annotated[
         float, typer.Option(help="Results appear at multiples of this many seconds.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -27,13 +28,13 @@ _STEPS = (
     (
         "1 of 3: a model",
         "Which customers stay? You say how good the answer must be: right for 8 of 10 people. "
-        "expost buys the facts that it needs about the columns, trains until the goal is reached, "
-        "and stops there. The less it needs, the less privacy is lost.",
+        "expost buys the facts that it needs about the columns, and trains until the goal is "
+        "reached. Then it stops, so that no more privacy is lost than the goal needs.",
         "tune customers.csv --target stays --at-least 0.8 --learn-facts 0.2",
     ),
     (
         "2 of 3: a count",
-        "How many customers live where? Each answer shall be within 5 %. Large groups need little "
+        "How many customers live where? Each answer must be within 5 %. Large groups need little "
         "ε, so they are answered first.",
         "count customers.csv --by region --user customer --within 0.05 --epsilon 1 "
         "--keys regions.txt",
@@ -41,7 +42,7 @@ _STEPS = (
     (
         "3 of 3: a certificate",
         "The model came with a certificate. Whoever receives it can compute the charge again, "
-        "without the data and without trusting you.",
+        "without the data and without trusting you. The lines below also say what was not checked.",
         "certificate verify tuned-customers/release.json",
     ),
 )
@@ -65,7 +66,9 @@ def tour_command(
     console = Console(emoji=False, markup=False, highlight=False)
     console.print(
         f"Made-up data: {PEOPLE:,} customers in {folder / 'customers.csv'}. Nothing else is read "
-        "and nothing leaves this machine."
+        "and nothing leaves this machine.\n"
+        "The privacy loss ε limits what a result can reveal about one person: smaller is more "
+        "private."
     )
     with _inside(folder):
         write_customers(Path("customers.csv"), Path("regions.txt"))
@@ -73,16 +76,25 @@ def tour_command(
             _wait(yes)
             console.print(Text(f"\n{title}", "bold"))
             console.print(text)
-            console.print(Text(f"\n$ expost {command}", "cyan"), soft_wrap=True)
+            console.print(Text(f"\n{_folded(command)}", "cyan"), soft_wrap=True)
             _run(context, command)
     console.print(
         "\nThat was the tour. On your own table:\n"
-        "  expost describe rows.csv --epsilon 0.05\n"
-        "  expost tune rows.csv --target COLUMN --at-least 0.8 --learn-facts 0.05\n"
-        "  expost count rows.csv --by COLUMN --user COLUMN --within 0.1 --epsilon 1 "
-        "--learn-facts 0.2\n"
+        "  expost describe rows.csv --epsilon 0.2\n"
+        "  expost tune rows.csv --target COLUMN --at-least 0.8 --learn-facts 0.2\n"
+        "  expost count rows.csv --by COLUMN --user COLUMN --within 0.1 \\\n"
+        "      --epsilon 1 --learn-facts 0.2\n"
+        "Add --plan to see what a command may cost; that reads no row and charges nothing.\n"
         f"The files of the tour are in {folder}; you may delete it."
     )
+
+
+def _folded(command: str) -> str:
+    """Return a command for a shell, in lines that fit a terminal."""
+    lines = textwrap.wrap(
+        f"$ expost {command}", 77, break_on_hyphens=False, subsequent_indent="    "
+    )
+    return " \\\n".join(lines)
 
 
 def _run(context: Any, command: str) -> None:

@@ -310,7 +310,7 @@ One option per column, by what it holds:
   text            --texts COLUMN
   true and false  --booleans COLUMN
   dates           --dates COLUMN=1990-01-01:2029-12-31
-  empty cells     --missing COLUMN=40 or COLUMN=indicator, besides
+  empty cells     --missing COLUMN=40 or COLUMN=indicator, in addition
 To leave columns out, list those to use: --features COLUMN,COLUMN"""
 
 
@@ -359,9 +359,8 @@ def tune_command(
         bool,
         typer.Option(
             "--init",
-            help="Write TOML and stop: of a file of rows with its options, the job that they "
-            "amount to (to --out, or to stdout); otherwise a commented example (to JOB, or to "
-            "stdout).",
+            help="Write a job as TOML and stop: with rows, the job that the options describe (to "
+            "--out, or to stdout); otherwise a commented example (to JOB, or to stdout).",
         ),
     ] = False,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
@@ -370,10 +369,11 @@ def tune_command(
     executor: Annotated[
         ExecutorName | None,
         typer.Option(
-            help="Where candidates are trained and sums over rows are made: in this process, in "
-            "processes of this machine, on a Ray cluster (RAY_ADDRESS), a Dask cluster "
-            "(DASK_SCHEDULER_ADDRESS) or a Spark cluster (spark.master). Without an address a "
-            "cluster is started on this machine. By default the job's run.executor, or local."
+            metavar="NAME",
+            help="Where models are trained: local (this process), processes, ray (the cluster at "
+            "RAY_ADDRESS), dask (DASK_SCHEDULER_ADDRESS) or spark (spark.master). Without an "
+            "address a cluster is started on this machine. By default the job's run.executor, or "
+            "local.",
         ),
     ] = None,
     stop_early: Annotated[
@@ -400,8 +400,8 @@ def tune_command(
 
     JOB is a TOML file, or a file of rows: expost tune rows.csv --target label --at-least 0.8
 
-    The job costs at most --max-epsilon. If the goal is missed, the exit code is 5; a model that was
-    paid is still released, as missed-model.npz.
+    The job costs at most --max-epsilon. A missed goal ends with exit code 5; if a
+    model was charged, it is saved as missed-model.npz.
     """
     given = given_settings(options)
     if init:

@@ -46,7 +46,7 @@ def announce(
         console.print(Text.assemble(("warning:", "yellow"), f" {text}"))
     console.print(
         Text.assemble(
-            ("Costs at most", "bold"),
+            ("The job costs at most", "bold"),
             f" ε = {shown_up(job.worst_case.epsilon)} (δ = {charge_text(job.delta)}), whatever "
             f"happens; {_likely(job)}.",
         )
@@ -134,7 +134,7 @@ def render(console: Console, result: Tuned, folder: Path, verbose: bool = False)
     for name, text in (
         ("score", _scored(record) if result.model is not None else None),
         ("told", told_words(record)),
-        ("cost", _cost(result)),
+        ("charge", _charge(result)),
         ("meaning", person_words(result.spent.epsilon, result.spent.delta, unit_of_job(record))),
         ("likely", _was_likely(result)),
         ("what to try", _what_to_try(result)),
@@ -165,9 +165,9 @@ def _answer(result: Tuned, record: Mapping[str, Any]) -> Text:
     missed = "The goal was missed" if goal["value"] is not None else "Every training failed"
     what = "no model was released"
     if result.model is not None:
-        what = "the last model is released as missed, because it is paid"
-    wanted = "" if goal["value"] is None else f" (wanted: {goal_words(goal)})"
-    return Text.assemble((missed, "bold red"), visible(f": {what}{wanted}."))
+        what = "the last model is released as missed, because it is charged"
+    wanted = "" if goal["value"] is None else f" ({goal_words(goal)})"
+    return Text.assemble((missed, "bold red"), visible(f"{wanted}: {what}."))
 
 
 def _scored(record: Mapping[str, Any]) -> str | None:
@@ -178,15 +178,13 @@ def _scored(record: Mapping[str, Any]) -> str | None:
     return "; ".join(text for text in (score, bounds) if text is not None) or None
 
 
-def _cost(result: Tuned) -> str:
+def _charge(result: Tuned) -> str:
     """Return what was paid, facts included, and what could have been."""
-    paid = f"ε = {shown_up(result.spent.epsilon)} at δ = {charge_text(result.spent.delta)}"
+    paid = f"ε = {shown_up(result.spent.epsilon)}, δ = {charge_text(result.spent.delta)}"
     facts = ""
     if result.facts is not None:
         facts = f" (facts: ε = {shown_up(result.facts.charge.epsilon)})"
-    return (
-        f"{paid} for everything{facts}; at most {shown_up(result.worst_case.epsilon)} was possible"
-    )
+    return f"{paid} in all{facts}; at most {shown_up(result.worst_case.epsilon)} was possible"
 
 
 def _was_likely(result: Tuned) -> str | None:
@@ -205,7 +203,7 @@ def _what_to_try(result: Tuned) -> str | None:
     """Return advice after a miss, one line each, and what of it is free."""
     if not result.advice:
         return None
-    free = "To change these and look at --plan is free; a further run is charged in addition."
+    free = "Changing these and looking at --plan is free; another run is charged in addition."
     return "\n".join([*(f"- {line}" for line in result.advice), free])
 
 
@@ -256,13 +254,13 @@ def _render_comparison(table: Table, result: Tuned) -> None:
 def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
     """Return what to expect, level by level, as a table for people."""
     table = Table(
-        title="If the settings are good enough: a share of them passes, from a level on",
+        title="If the settings are good enough: a share passes from this level on",
         title_justify="left",
     )
     headings = (
         "level ε",
         "share",
-        "chance to pass",
+        "chance of passing",
         "mean total ε",
         "ε (90 %)",
         "runs",

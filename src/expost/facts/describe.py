@@ -315,7 +315,7 @@ def facts_price_problems(document: Mapping[str, Any]) -> Iterator[str]:
         yield "facts are not proven for this neighbouring relation"
     charge = ApproxDP(price.epsilon, price.delta, neighbours).as_dict()
     if any(document[key] != charge for key in ("guarantee", "spent", "worst_case", "charged")):
-        yield "the charge is not the price of the facts"
+        yield "the charge is not that of the facts"
     if document["charges"] != facts_charges(price, neighbours).as_dict() or document["index"] != 0:
         yield "the worst case is not that of the charges"
 

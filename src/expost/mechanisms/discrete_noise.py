@@ -217,7 +217,7 @@ class DiscreteLaplace(DiscreteNoise):
     epsilon : number
         ε > 0.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     """
 
     query: Query
@@ -254,7 +254,7 @@ class DiscreteGaussian(DiscreteNoise):
     rho : number
         ρ > 0.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
 
     References
     ----------

@@ -213,9 +213,9 @@ def calibrate_noise(
     sampling_rates, steps : array_like
         As in :func:`dpsgd_curve`; they and ``epsilons`` are broadcast against each other.
     epsilons : array_like
-        Target ε of each training, finite and > 0.
+        The ε of each training, finite and > 0.
     delta : float
-        Target δ, 0 < δ < 1, the same for all trainings.
+        The δ, 0 < δ < 1, the same for all trainings.
     orders : sequence of float, optional
         Orders of the Rényi curves.
     accountant : {"loss-distribution", "renyi"}
@@ -231,7 +231,7 @@ def calibrate_noise(
     Raises
     ------
     InvalidInput
-        If an argument is not valid, or no noise multiplier up to 1e6 reaches a target.
+        If an argument is not valid, or no noise multiplier up to 1e6 is enough.
 
     Notes
     -----
@@ -405,14 +405,14 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
     Parameters
     ----------
     epsilon, delta : float
-        The target: ε > 0, finite, and 0 < δ < 1.
+        The ε > 0 and the δ to guarantee: finite, and 0 < δ < 1.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
 
     Returns
     -------
     ZCDP
-        The largest ρ that the tight conversion admits, to within 1e-9; it never exceeds the target.
+        The largest ρ that the tight conversion admits, to within 1e-9; it never exceeds (ε, δ).
     """
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")

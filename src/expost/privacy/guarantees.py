@@ -225,7 +225,7 @@ class PureDP(Guarantee):
     epsilon : number
         ε ≥ 0, finite; stored as a float, rounded up.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     """
 
     epsilon: float
@@ -276,7 +276,7 @@ class ApproxDP(Guarantee):
     delta : number
         0 ≤ δ < 1; stored as a float, rounded up.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     """
 
     epsilon: float
@@ -332,7 +332,7 @@ class ZCDP(Guarantee):
     rho : number
         ρ ≥ 0, finite; stored as a float, rounded up.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     """
 
     rho: float
@@ -379,7 +379,7 @@ class RenyiDP(Guarantee):
     epsilons : sequence of number
         One finite bound ≥ 0 per order; stored as floats, rounded up.
     neighbours : str, default "add-remove"
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation: ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     profile : Profile, optional
         A privacy profile of the same mechanism, which prices a single request more sharply. It is
         dropped where guarantees are added or compared: profiles do not add up.

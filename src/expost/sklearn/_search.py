@@ -99,8 +99,8 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         A public number of rows. With it, each row goes to training or scoring by its own coin, all
         rates and normalisations use ``n_rows``, and the guarantee is for "add-remove" neighbours.
         An estimator with a parameter ``n_rows`` is given its share. Without it, rows are split by
-        position, their number is public, and the guarantee is for "zero-out" neighbours: the place
-        of a row may be empty.
+        position, their number is public, and the guarantee is for "zero-out" neighbours: a row is
+        present or blank.
     target_bounds : pair, optional
         Public range (low, high) of a regression's target, which bounds the error of a row. By
         default that of the estimator.
@@ -116,9 +116,9 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     training : {"auto", "progressive", "noise-reduction", "dp-sgd"}, default="auto"
         As in ``expost.tune``. "progressive" and "noise-reduction" (regressions only) train a
         ``DPLogisticRegression`` or ``DPLinearRegression`` without a grid, step by step or from
-        second moments, until the goal is reached; only what was made until then is paid. "dp-sgd"
-        fits the candidates of the grid by their own ``fit``. "auto" tries the first for this
-        package's estimators with a goal, then the grid if there is one; else the grid alone.
+        second moments, until the goal is reached; only what was made until then is charged.
+        "dp-sgd" fits the candidates of the grid by their own ``fit``. "auto" tries the first for
+        this package's estimators with a goal, then the grid if there is one; else the grid alone.
     levels, norm_bound : optional
         Of these trainings, as in ``expost.tune``.
     max_epsilon : float, optional
@@ -164,8 +164,8 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     ----------
     best_estimator_ : estimator or None
         The released estimator. If the goal was missed, it is the last one of a training that
-        stops when it passes, because that is paid (``passed_`` is then False, and ``fit`` warns);
-        None if only attempts with DP-SGD were made or the winner failed to fit. The
+        stops when it passes, because that is charged (``passed_`` is then False, and ``fit``
+        warns); None if only attempts with DP-SGD were made or the winner failed to fit. The
         ``privacy_spent_`` of this package's own estimators is that of the search.
     best_params_ : dict
         Its parameters.

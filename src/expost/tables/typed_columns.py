@@ -110,6 +110,9 @@ def columns_words(known: Sequence[str], wanted: str) -> str:
         )
     folded = {column.lower(): column for column in known}
     close = get_close_matches(str(wanted).lower(), list(folded), n=2)
+    parts = [folded.get(part.strip().lower()) for part in str(wanted).split(",")]
+    if len(parts) > 1 and None not in parts:
+        return f"name the columns one by one: --by {' --by '.join(map(str, parts))}, by={parts!r}"
     hint = (
         f"did you mean {' or '.join(repr(folded[column]) for column in close)}? " if close else ""
     )

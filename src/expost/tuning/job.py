@@ -128,8 +128,8 @@ def tune(
 
     With a goal (``at_least`` or ``at_most``) the first model that clears it with the wanted
     confidence is released: of a training that stops when it passes, or of a planned sequence of
-    attempts with DP-SGD. If a training reaches its limit, its last model is paid and is released as
-    *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
+    attempts with DP-SGD. If a training reaches its limit, its last model is charged, and released
+    as *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
     goal (``maximize=True``) the best of one draw is released. The job never costs more than
     ``max_epsilon`` (default 4).
 
@@ -186,7 +186,7 @@ def tune(
         With rows instead of a job: every key of the TOML file is a keyword of the same name, for
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
         ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
-        a name. What is left out has a default that depends on the number of places only
+        a name. What is left out has a default that depends on the number of rows only
         (:mod:`expost.tuning.request.defaults`). :func:`expost.default_job` shows them, and
         :func:`expost.plan_job` shows what the job may cost.
 

@@ -60,8 +60,8 @@ class Tuned:
         Lower confidence bounds for the score of a released model.
     model : Model or None
         With ``predict``. After a miss the model of the last look, if its training stops when it
-        passes: that look is paid. None if only attempts with DP-SGD were made, whose misses release
-        nothing, or if every run failed.
+        passes: that look is charged. None if only attempts with DP-SGD were made, whose misses
+        release nothing, or if every run failed.
     told : Told or None
         A further noisy score of a model that missed, with an interval, if ``tell`` was given.
     facts : LearnedFacts or None

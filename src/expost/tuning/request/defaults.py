@@ -489,9 +489,10 @@ class FactsMissing(InvalidInput):
         super().__init__(
             "data",
             None,
-            "tell what is publicly known, from public knowledge and never from the rows, or buy it "
-            f"privately (--learn-facts 0.05, learn_facts):\n{lines}",
+            "state these facts from public knowledge, never from the rows, or buy them privately "
+            f"(--learn-facts 0.2, learn_facts=0.2):\n{lines}",
         )
+        self.args = (self.args[0].replace("data is required", "public facts are missing", 1),)
         self.missing, self.lines = missing, lines
 
 

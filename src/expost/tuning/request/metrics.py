@@ -313,7 +313,7 @@ class _ClippedLoss(Metric):
 
     def described(self, name: str) -> str:
         """The loss is clipped."""
-        return f"{name} (each row's clipped at {self.loss_bound:g})"
+        return f"{name} (clipped at {self.loss_bound:g} per row)"
 
 
 @dataclass(frozen=True)
@@ -437,7 +437,7 @@ class OwnMetric(Metric):
 
     def described(self, name: str) -> str:
         """The values are clipped."""
-        return f"{name} (each row's clipped to {self.low:g} … {self.high:g})"
+        return f"{name} (clipped to {self.low:g} … {self.high:g} per row)"
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The function, row by row; NaN where it raises and at empty places."""

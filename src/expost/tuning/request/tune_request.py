@@ -142,7 +142,7 @@ class TuneRequest:
     rows: int | None = _option(
         "data",
         kinds.whole(_MOST_ROWS),
-        "Public number of rows (of persons, with user); the actual number then stays private "
+        "Public number of rows (with --user: of persons); the actual number then stays private "
         "(add-remove neighbours).",
         comment="public number of rows, or of persons; the actual number stays private",
     )
@@ -150,14 +150,14 @@ class TuneRequest:
         "data",
         kinds.TEXT,
         "The column that tells persons apart: a person with all their rows is protected, not one "
-        "row. No feature.",
+        "row. It is not used as a feature.",
         label="Column of persons",
         comment="the unit of privacy is a person with all their rows",
     )
     max_rows_per_user: int | None = _option(
         "data",
         kinds.whole(MOST_ROWS_PER_USER),
-        "With user: the most rows of a person that are used; 10 by default.",
+        "With --user: the most rows of a person that are used; 10 by default.",
         label="Most rows of a person",
         comment="of a person so many rows are used at most",
     )
@@ -295,10 +295,16 @@ class TuneRequest:
         asked="Metric",
     )
     at_least: float | None = _option(
-        "goal", kinds.number(), "The goal: the least accuracy, or another metric.", asked="At least"
+        "goal",
+        kinds.number(),
+        "The goal: the least accuracy (or other metric) that is good enough.",
+        asked="At least",
     )
     at_most: float | None = _option(
-        "goal", kinds.number(), "The goal: the largest loss or error.", asked="At most"
+        "goal",
+        kinds.number(),
+        "The goal: the largest loss or error that is good enough.",
+        asked="At most",
     )
     maximize: bool | None = _option(
         "goal", kinds.FLAG, "Release the best model instead of one that reaches a goal."
@@ -306,7 +312,7 @@ class TuneRequest:
     loss_bound: float | None = _option(
         "goal",
         kinds.number(),
-        "Clips the loss of a row.",
+        "Largest loss of a row; larger ones are clipped.",
         label="Bound on the loss of one row",
         comment="clips the loss of a row",
     )
@@ -324,7 +330,7 @@ class TuneRequest:
     confidence: float | None = _option(
         "goal",
         kinds.number(0.5, below=1, valid="give a number with 0.5 <= confidence < 1, e.g. 0.9"),
-        'Of the statement "passed".',
+        "How sure it must be that a model that passes reaches the goal; 0.9 by default.",
         asked="Confidence that the model really reaches it",
         comment='of the statement "passed"',
     )
