@@ -284,7 +284,7 @@ class SearchPlan(SearchAsJob):
         targets: Array,
         source: Randomness,
         ledger: Any,
-        users: Array | None,
+        users: Array | None = None,
     ) -> PlannedSearch:
         """Return the plan of a search and its rows; nothing was charged."""
         n, public = len(targets), self._public_score
