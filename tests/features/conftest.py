@@ -9,21 +9,15 @@ import numpy as np
 import pytest
 
 from expost.features import (
-    Bins,
-    Booleans,
     Chain,
     Columns,
-    Dates,
     EncodedColumns,
     Encoder,
     Features,
     Function,
     HashedText,
-    Numbers,
-    OneHot,
     OrientedGradients,
     RandomFourier,
-    SignedLogarithm,
 )
 
 Rows = Callable[[np.random.Generator, int], Any]
@@ -64,15 +58,13 @@ def linear_layer() -> object:
 
 
 _TABLE = Columns(
-    (
-        (0, Numbers((17, 90), missing="indicator")),
-        ((1, 2), SignedLogarithm((0, 99999), missing=0.0)),
-        (3, OneHot(("Private", "State-gov", 3))),
-        (4, Booleans()),
-        (5, Dates(("2000-01-01", "2026-12-31"), missing="indicator")),
-        (6, Bins((0, 100), 7)),
-        (7, HashedText(8, characters=None)),
-    )
+    feature_bounds={"age": (17, 90), "gain": (0, 99999), "loss": (-10, 10), "share": (0, 100)},
+    categories={"class": ("Private", "State-gov", 3)},
+    booleans=("member",),
+    dates={"since": ("2000-01-01", "2026-12-31")},
+    texts=("note",),
+    missing={"age": "indicator", "loss": 0, "since": "indicator", "share": 50, "member": "no"},
+    names=("age", "gain", "loss", "class", "member", "since", "share", "note", "unused"),
 )
 _CELLS = _objects(
     [17, 39.5, "50", None, 1e9],
@@ -83,15 +75,18 @@ _CELLS = _objects(
     ["2010-05-05", "1990-01-01", None, "soon"],
     [1, 50, 99, None, "x"],
     _PHRASES,
+    [None, "whatever"],
 )
 
 FEATURES: dict[str, tuple[Features, Rows]] = {
-    "numbers": (Numbers((-2.0, 2.0)), _floats(5)),
-    "numbers, a bound": (Numbers(((-2.0, 2.0), (0.0, 1.0)), norm="bound"), _floats(2)),
-    "logarithms": (SignedLogarithm((-10, 1e6), unit=0.1), _floats(3)),
-    "bins": (Bins((-1, 1), 4), _floats(3)),
-    "bins by edges": (Bins(edges=(-1, 0, 0.5)), _floats(2)),
-    "categories": (OneHot(("a", "b")), _objects(["a", "b", "c", None], ["a", 1, b"b"])),
+    "numbers, a bound": (
+        Columns({"a": (-2.0, 2.0), "b": (0.0, 1.0)}, bins=0, norm="bound"),
+        _floats(2),
+    ),
+    "categories": (
+        Columns(categories={"a": ("a", "b"), "b": ("a", "b")}),
+        _objects(["a", "b", "c", None], ["a", 1, b"b"]),
+    ),
     "table": (_TABLE, _CELLS),
     "encoded columns": (
         EncodedColumns(5, ((1, 0.0, 1.0), (2, -5.0, 4000.0), (4, 17, 90)), 8),

@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from expost.errors import InvalidInput
 from expost.features import (
+    Columns,
     Features,
-    Numbers,
     OrientedGradients,
     RandomFourier,
     features_from_dict,
@@ -35,7 +35,6 @@ def exact_square(row: Any) -> Fraction:
 def test_every_kind_is_tested() -> None:
     """A new kind of features without a case here fails."""
     used = {features.kind for features, _ in FEATURES.values()}
-    used |= {part.kind for _, part in FEATURES["table"][0].parts}  # type: ignore[attr-defined]
     assert used == set(_KINDS)
 
 
@@ -161,7 +160,7 @@ def test_a_list_with_rows_of_other_lengths(case: Case) -> None:
         listed[2] = odd
         changed = features.transform(listed)
         np.testing.assert_array_equal(np.delete(changed, 2, 0), np.delete(found, 2, 0))
-        if features.kind not in ("columns", "one_hot", "bins", "hashed_text"):
+        if features.kind not in ("columns", "hashed_text"):
             assert not changed[2].any()
 
 
@@ -182,7 +181,14 @@ def test_saved_features_are_the_same(case: Case) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [{}, None, 5, {"features": "os:system"}, {"features": "numbers"}, {"features": "bins", "x": 1}],
+    [
+        {},
+        None,
+        5,
+        {"features": "os:system"},
+        {"features": "columns"},
+        {"features": "columns", "x": 1},
+    ],
 )
 def test_other_records_are_refused(record: Any) -> None:
     with pytest.raises(InvalidInput):
@@ -208,27 +214,27 @@ def test_scikit_learn(case: Case) -> None:
 
 
 def test_parameters_are_checked_when_set() -> None:
-    features = Numbers((0, 1))
+    features = Columns({"x": (0, 1)}, bins=0)
     with pytest.raises(InvalidInput, match="bounds"):
-        features.set_params(bounds=(1, 0))
+        features.set_params(feature_bounds={"x": (1, 0)})
     with pytest.raises(InvalidInput, match="colour"):
         features.set_params(colour=1)
-    assert features.set_params(bounds=(0, 2)).transform([[1.0]])[0, 0] == 0
+    assert features.set_params(feature_bounds={"x": (0, 2)}).transform([[1.0]])[0, 0] == 0
     for constant in (0, -1, float("nan"), True, "1"):
         with pytest.raises(InvalidInput, match="constant"):
-            Numbers((0, 1), constant=constant)  # type: ignore[arg-type]
+            Columns({"x": (0, 1)}, constant=constant)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="norm"):
-        Numbers((0, 1), norm="l1")
+        Columns({"x": (0, 1)}, norm="l1")
 
 
 def test_rows_of_another_width_are_refused_by_shape() -> None:
-    features = Numbers(((0, 1), (0, 1)))
+    features = Columns({"x": (0, 1), "y": (0, 1)})
     with pytest.raises(InvalidInput, match="3 values"):
         features.transform(np.zeros((4, 3)))
     with pytest.raises(InvalidInput):
         features.transform(np.zeros((4, 0)))
     with pytest.raises(InvalidInput, match="columns"):
-        Numbers((0, 1)).width()
+        RandomFourier(8).width()
 
 
 def test_a_pipeline_keeps_the_guarantee_of_its_last_step() -> None:

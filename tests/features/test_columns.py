@@ -1,4 +1,4 @@
-"""Columns of tables: numbers, logarithms, bins, categories, dates, and their facts."""
+"""Columns of tables: numbers, logarithms, bins, categories, dates, texts, and their facts."""
 
 from __future__ import annotations
 
@@ -8,117 +8,162 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
-from expost.features import (
-    Bins,
-    Booleans,
-    Columns,
-    Dates,
-    Features,
-    Numbers,
-    OneHot,
-    SignedLogarithm,
-)
-from expost.features.columns import signed_logarithm
+from expost.features import Columns, EncodedColumns, Features
+from expost.features.columns import Column, signed_logarithm
+from expost.tuning.rows.table_schema import TableSchema, features_for
 
 
 def values(features: Features, X: Any) -> Any:
     """Return the features before rows are scaled."""
-    return features._values(features._read(X))
+    return features.values(features._read(X))
 
 
 def test_numbers_are_clipped_and_scaled() -> None:
-    found = values(Numbers((0, 10)), np.array([[-5.0], [0], [5], [10], [99]]))
+    plain = Columns({"x": (0, 10)}, bins=0)
+    found = values(plain, np.array([[-5.0], [0], [5], [10], [99]]))
     np.testing.assert_array_equal(found[:, 0], [-1, -1, 0, 1, 1])
-    found = values(Numbers(((0, 1), (0, 4))), np.array([[1.0, 1.0]]))
+    found = values(Columns({"x": (0, 1), "y": (0, 4)}, bins=0), np.array([[1.0, 1.0]]))
     np.testing.assert_array_equal(found, [[1, -0.5]])
-    found = values(Numbers((0, 10), missing="indicator"), np.array([[np.nan], [10]]))
-    np.testing.assert_array_equal(found, [[0, 1], [1, 0]])
-    found = values(Numbers((0, 10), missing=10), np.array([[np.nan], [0]]))
-    np.testing.assert_array_equal(found, [[1], [-1]])
+    marked = Columns({"x": (0, 10)}, missing={"x": "indicator"}, bins=0)
+    np.testing.assert_array_equal(values(marked, np.array([[np.nan], [10]])), [[1, 0], [0, 1]])
+    filled = Columns({"x": (0, 10)}, missing={"x": 10}, bins=0)
+    np.testing.assert_array_equal(values(filled, np.array([[np.nan], [0]])), [[1], [-1]])
+    assert not plain.transform([[None], ["x"]]).any()
 
 
 def test_rows_are_scaled_with_their_constant() -> None:
     """The angle of (value, constant) keeps the value, also if there is one column."""
-    found = Numbers((-1, 1)).transform(np.array([[1.0], [0.5], [-1.0]]))
-    np.testing.assert_allclose(found[:, 0] / found[:, 1], [1 / 0.3, 0.5 / 0.3, -1 / 0.3])
-    linear = Numbers((-1, 1), norm="bound").transform(np.array([[1.0], [0.5], [-1.0]]))
-    np.testing.assert_allclose(linear[:, 0], np.array([1, 0.5, -1]) / np.sqrt(1.09))
+    rows, constant = np.array([[1.0], [0.5], [-1.0]]), 0.3 * np.sqrt(1.25)
+    found = Columns({"x": (-1, 1)}, bins=0).transform(rows)
+    np.testing.assert_allclose(found[:, 0] / found[:, 1], rows[:, 0] / constant)
+    linear = Columns({"x": (-1, 1)}, bins=0, norm="bound").transform(rows)
+    np.testing.assert_allclose(linear[:, 0], rows[:, 0] / np.sqrt(1.25 * 1.09))
     np.testing.assert_allclose(linear[:, 1], 0.3 / np.sqrt(1.09))
 
 
 def test_logarithms() -> None:
     x = np.concatenate([-np.logspace(-9, 12, 500), [0], np.logspace(-9, 12, 500)])
     np.testing.assert_allclose(signed_logarithm(x), np.sign(x) * np.log1p(np.abs(x)), atol=1e-13)
-    found = values(SignedLogarithm((0, 999)), np.array([[0.0], [9], [99], [999], [5000], [-3]]))
-    np.testing.assert_allclose(found[:, 0], [-1, -1 / 3, 1 / 3, 1, 1, -1], atol=1e-12)
-    tiny = values(SignedLogarithm((0, 1e-300), unit=1.0), np.array([[0.0], [1e-300]]))
-    assert np.isfinite(tiny).all()
+    rows = np.array([[0.0], [9], [99], [999], [9999], [50000], [-3]])
+    found = values(Columns({"x": (0, 9999)}, bins=0), rows)
+    np.testing.assert_allclose(found[:, 0], [-1, -0.5, 0, 0.5, 1, 1, -1], atol=1e-12)
+    found = values(Columns({"x": (0, 9999)}, bins=0, logarithm=False), rows[:1])
+    np.testing.assert_array_equal(found, [[-1]])
 
 
 def test_bins() -> None:
-    found = values(Bins((0, 10), 5), np.array([[-1.0], [0], [2], [9.9], [10], [11], [np.nan]]))
-    np.testing.assert_array_equal(found.argmax(axis=1)[:6], [0, 0, 1, 4, 4, 4])
-    np.testing.assert_array_equal(found.sum(axis=1), [1, 1, 1, 1, 1, 1, 0])
-    found = values(Bins(edges=[0, 5]), np.array([[-1.0], [0], [4.9], [5]]))
-    np.testing.assert_array_equal(found.argmax(axis=1), [0, 1, 1, 2])
+    rows = np.array([[-1.0], [0], [2], [9.9], [10], [11]])
+    found = values(Columns({"x": (0, 10)}, bins=5), rows)[:, 1:]
+    np.testing.assert_array_equal(found.argmax(axis=1), [0, 0, 1, 4, 4, 4])
+    np.testing.assert_array_equal(found.sum(axis=1), 0.5)
 
 
-def test_categories_truths_and_dates() -> None:
-    found = values(OneHot(["a", 1]), np.array([["a"], ["1.0"], [None], ["z"]], dtype=object))
+def test_categories_truths_dates_and_texts() -> None:
+    labels = Columns(categories={"x": ["a", 1]})
+    found = values(labels, np.array([["a"], ["1.0"], [None], ["z"]], dtype=object))
     np.testing.assert_array_equal(found, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
-    found = values(Booleans(), np.array([["yes"], [False], ["?"]], dtype=object))
-    np.testing.assert_array_equal(found[:, 0], [1, -1, np.nan])
-    dates = Dates(("2020-01-01", "2020-01-03"), missing="indicator")
-    found = values(dates, ["2020-01-02", "2021-01-01", None])
-    np.testing.assert_array_equal(found, [[0, 0], [1, 0], [0, 1]])
+    truths = Columns(booleans=["x"])
+    found = values(truths, np.array([["yes"], [False], ["?"]], dtype=object))
+    np.testing.assert_array_equal(found[:, 0], [1, 0, np.nan])
+    days = {"x": ("2020-01-01", "2020-01-03")}
+    dates = Columns(dates=days, missing={"x": "indicator"}, bins=0)
+    found = values(dates, [["2020-01-02"], ["2021-01-01"], [None]])
+    np.testing.assert_array_equal(found, [[0, 0], [0, 1], [1, 0]])
+    filled = Columns(dates=days, missing={"x": "2020-01-03"}, bins=0)
+    np.testing.assert_array_equal(values(filled, [[None]]), [[1]])
+    text = values(Columns(texts=["x"]), [["red wine"], [None]])
+    assert text[0].min() == 0 < text[0].max()
+    assert not text[1].any()
 
 
 def test_a_data_frame_is_read_by_names() -> None:
     pandas = pytest.importorskip("pandas")
-    features = Columns(
-        [("age", Numbers((0, 100))), ("colour", OneHot(["red"])), (["x", "y"], Bins((0, 1), 2))]
-    )
-    frame = pandas.DataFrame(
-        {"y": [0.1, 0.2], "colour": ["red", None], "more": [1, 2], "age": [50, 0], "x": [0.9, 0.1]}
-    )
+    features = Columns({"age": (0, 100)}, {"colour": ["red"]}, bins=2)
+    frame = pandas.DataFrame({"colour": ["red", None], "more": [1, 2], "age": [50, 0]})
     found = values(features, frame)
-    np.testing.assert_array_equal(found, [[0, 1, 0, 0, 1, 1, 0], [-1, 0, 1, 1, 0, 1, 0]])
-    listed = frame[["age", "colour", "x", "y"]].to_numpy(dtype=object)
+    np.testing.assert_array_equal(found, [[1, 0, 0, 0, 0.5], [0, 1, -1, 0.5, 0]])
+    listed = frame[["age", "colour"]].to_numpy(dtype=object)
     np.testing.assert_array_equal(values(features, listed), found)
+    wide = Columns({"age": (0, 100)}, {"colour": ["red"]}, bins=2, names=list(frame.columns))
+    np.testing.assert_array_equal(values(wide, frame.to_numpy(dtype=object)), found)
     assert list(features.get_feature_names_out()) == [
-        *("age", "colour=red", "colour=other", "x_bin0", "x_bin1", "y_bin0", "y_bin1", "constant")
+        *("colour=red", "colour=other", "age", "age_bin0", "age_bin1", "constant")
     ]
     with pytest.raises(InvalidInput, match="colour"):
         features.transform(frame.drop(columns="colour"))
 
 
+def test_a_table_becomes_what_a_job_makes_of_it() -> None:
+    columns = (
+        Column("number", 0, 100, name="age"),
+        Column("number", 0, 99999, indicator=True, name="gain"),
+        Column("category", categories=("a", "b"), name="class"),
+        Column("boolean", fill=1.0, name="member"),
+    )
+    features = Columns(
+        {"age": (0, 100), "gain": (0, 99999)},
+        {"class": ["a", "b"]},
+        ["member"],
+        missing={"gain": "indicator", "member": True},
+    )
+    cells: list[Any] = [
+        np.array([10, None, "x", 30.0], dtype=object),
+        np.array([1, None, 3, "4"], dtype=object),
+        np.array(["a", "b", None, "a"], dtype=object),
+        np.array([None, "no", True, 1], dtype=object),
+    ]
+    schema = TableSchema(columns, classes=2)
+    of_job = features_for("auto", schema, None)
+    assert isinstance(of_job, EncodedColumns)
+    own, jobs = features.values(cells), of_job.values(schema.encode(cells))
+    for rows in (own, jobs):
+        rows[np.isnan(rows).any(axis=1)] = np.nan  # a row that cannot be read
+    np.testing.assert_array_equal(own, jobs)
+    assert np.isnan(own[:, 0]).tolist() == [False, True, True, False]
+
+
+def test_a_regression_stays_linear_and_a_date_spoils_no_logarithm() -> None:
+    columns = (
+        Column("number", 0, 99999, name="gain"),
+        Column("date", 730000, 740000, name="since"),
+    )
+    line = features_for("auto", TableSchema(columns, target_bounds=(0, 1)), None)
+    assert isinstance(line, EncodedColumns)
+    assert (line.norm, line.bins, line.logarithm) == ("bound", 0, False)
+    bent = features_for("auto", TableSchema(columns, classes=2), None)
+    assert isinstance(bent, EncodedColumns)
+    assert (bent.norm, bent.logarithm) == ("row", True)
+    found = bent.values(np.array([[0.01, 0.5]]))[0]
+    assert found[0] > 0.1  # 1,000 of 100,000, by its logarithm
+    assert found[1] == 0
+
+
 @pytest.mark.parametrize(
-    "make",
+    "facts",
     [
-        lambda: Numbers((1, 1)),
-        lambda: Numbers((0, float("inf"))),
-        lambda: Numbers((-1e308, 1e308)),
-        lambda: Numbers([]),
-        lambda: Numbers("ab"),
-        lambda: Numbers((0, 1), missing="mean"),
-        lambda: SignedLogarithm((0, 1), unit=0),
-        lambda: Bins(),
-        lambda: Bins((0, 1), edges=[1]),
-        lambda: Bins((0, 1), 1),
-        lambda: Bins(edges=[1, 1]),
-        lambda: Bins(edges=[]),
-        lambda: OneHot([]),
-        lambda: OneHot("ab"),
-        lambda: OneHot([1, "1"]),
-        lambda: OneHot([None]),
-        lambda: Dates(("2020", "2021")),
-        lambda: Dates(5),
-        lambda: Columns([]),
-        lambda: Columns([("a", 5)]),
-        lambda: Columns([(0, Numbers(((0, 1), (0, 1))))]),
-        lambda: Columns([("a", OneHot(["x"]))], names=["b"]),
+        {"feature_bounds": {"x": (1, 1)}},
+        {"feature_bounds": {"x": (0, float("inf"))}},
+        {"feature_bounds": {"x": (-1e308, 1e308)}},
+        {"feature_bounds": {"x": "ab"}},
+        {"feature_bounds": {"x": (0, 1, 2)}},
+        {"feature_bounds": {1: (0, 1)}},
+        {"feature_bounds": "ab"},
+        {"feature_bounds": {"x": (0, 1)}, "missing": {"x": "mean"}},
+        {"feature_bounds": {"x": (0, 1)}, "missing": {"x": float("nan")}},
+        {"feature_bounds": {"x": (0, 1)}, "missing": {"y": 0}},
+        {"feature_bounds": {"x": (0, 1)}, "categories": {"x": ["a"]}},
+        {"feature_bounds": {"x": (0, 1)}, "bins": 1},
+        {"feature_bounds": {"x": (0, 1)}, "names": ["y"]},
+        {"feature_bounds": {"x": (0, 1)}, "names": ["x", "x"]},
+        {"categories": {"x": []}},
+        {"categories": {"x": [1, "1"]}},
+        {"categories": {"x": [None]}},
+        {"dates": {"x": ("2020", "2021")}},
+        {"dates": {"x": 5}},
+        {"booleans": ["x"], "missing": {"x": "perhaps"}},
+        {},
     ],
 )
-def test_facts_that_are_not_valid_are_refused(make: Any) -> None:
+def test_facts_that_are_not_valid_are_refused(facts: Any) -> None:
     with pytest.raises(InvalidInput):
-        make()
+        Columns(**facts)

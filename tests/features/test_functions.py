@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
-from expost.features import Columns, Encoder, Function, Numbers, features_from_dict
+from expost.features import Chain, Encoder, Function, RandomFourier, features_from_dict
 
 from .conftest import linear_layer, squares
 
@@ -65,7 +65,7 @@ def test_names_are_imported_at_use_only_if_the_user_gave_them() -> None:
     record = json.loads(json.dumps(features.as_dict()))
     with pytest.raises(InvalidInput, match="statistics:mean"):
         features_from_dict(record)
-    table = Columns([(0, features), (1, Numbers((0, 1)))]).as_dict()
+    table = Chain([features, RandomFourier(4)]).as_dict()
     with pytest.raises(InvalidInput, match="statistics:mean"):
         features_from_dict(table)
     assert features_from_dict(table, {"statistics:mean": "statistics:mean"}).as_dict() == table

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expost.features import Columns, Numbers, OneHot, OrientedGradients
+from expost.features import Columns, OrientedGradients
 
 DATA = Path(__file__).parent.parent.parent.parent / "shared" / "data"
 BOUNDS = {
@@ -49,11 +49,10 @@ def test_adult() -> None:
     with file("adult.csv").open(encoding="utf-8") as stream:
         table = list(csv.DictReader(stream))
     labels = np.array([row.pop("income") for row in table])
-    parts: list[tuple[str, Any]] = [(name, Numbers(pair)) for name, pair in BOUNDS.items()]
-    for name in table[0]:
-        if name not in BOUNDS:
-            parts.append((name, OneHot(sorted({row[name] for row in table} - {""}))))
-    cells = [[row[name] for name, _ in parts] for row in table]
-    rows = Columns(parts).transform(cells)
+    known = {
+        name: sorted({row[name] for row in table} - {""}) for name in table[0] if name not in BOUNDS
+    }
+    cells = [[row[name] for name in (*BOUNDS, *known)] for row in table]
+    rows = Columns(BOUNDS, known).transform(cells)
     assert rows.any(axis=1).all()
     assert score(rows, labels, np.arange(len(rows)) % 5 == 0) > 0.85

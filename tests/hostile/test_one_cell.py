@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs the native extra")
@@ -171,6 +171,7 @@ def read_by_estimators(X: Any, y: Any) -> tuple[Any, Any]:
 
 @settings(deadline=None, max_examples=60)
 @given(st.one_of(cells, st.sampled_from(list(ROWS.values()))), places, st.sampled_from("Xxy"))
+@example(-(2**63) - 1, 0, "x")
 def test_a_cell_of_an_estimator(cell, place, part):
     X, y = table()
     whole = read_by_estimators(X, y)

@@ -5,16 +5,10 @@ standard deviation σ. One person changes one of these counts by one, so a look 
 Which looks are made, and with which σ, depends on what was released before. Their precisions 1/σ²
 add up to at most μ².
 
-**Adaptive looks.** Everything released is μ-Gaussian DP (docs/theory.md, "Facts about the data"):
-the privacy loss is Σ μ_t Z_t + μ_t²/2 with predictable μ_t ≤ 1/σ_t. Where Σ μ_t² is less than μ²,
-add one more look at a bit that only the person changes. Then Σ μ_t² = μ² always, and since
-exp(iθ Σ μ_t Z_t + θ²/2 Σ μ_t²) is a martingale, Σ μ_t Z_t is exactly normal with variance μ².
-
-**Names.** Noise is added to the counts of the names that occur, and a name is released if its
-estimate reaches t = 1 + zσ, z = the normal quantile of 1 − p, p = δ_names/(columns·looks). A name
-that only one person has is released with probability at most p in a look, so that none of these is
-with probability at least 1 − δ_names. All else is as if it did not occur. So the whole is (ε, δ)-DP
-with δ = δ_Gaussian(ε; μ) + e^ε·δ_names, in both directions.
+Everything released is μ-Gaussian DP. Noise is added to the counts of the names that occur, and a
+name is released if its estimate reaches t = 1 + zσ, z = the normal quantile of 1 − p,
+p = δ_names/(columns·looks). So the whole is (ε, δ)-DP with δ = δ_Gaussian(ε; μ) + e^ε·δ_names, in
+both directions. Proofs: docs/theory.md, "Facts about the data".
 
 Noise is exact and rounded to a lattice (:mod:`expost.randomness.exact_gaussian`), which is
 post-processing. No count makes a look fail.

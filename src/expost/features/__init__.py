@@ -7,47 +7,30 @@ makes them fail (:mod:`expost.features.feature_map`).
 
 =================================  =================================================================
 pictures                           :class:`OrientedGradients`
-columns of a table                 :class:`Columns` of :class:`Numbers`, :class:`SignedLogarithm`,
-                                   :class:`Bins`, :class:`OneHot`, :class:`Booleans`, :class:`Dates`
+columns of a table                 :class:`Columns`; :class:`EncodedColumns` of encoded rows
 text                               :class:`HashedText`
 a function or a frozen module      :class:`Function`, :class:`Encoder`
 on top of other features           :class:`RandomFourier`, in a :class:`Chain`
-by public facts                    :func:`auto_features`
 from a file                        :func:`features_from_dict`
 =================================  =================================================================
 """
 
-from expost.features.choice import Chain, Columns, auto_features, features_from_dict
-from expost.features.columns import (
-    Bins,
-    Booleans,
-    Dates,
-    EncodedColumns,
-    Numbers,
-    OneHot,
-    SignedLogarithm,
-)
+from expost.features.choice import Chain, features_from_dict
+from expost.features.columns import Columns, EncodedColumns
 from expost.features.feature_map import Features
 from expost.features.functions import Encoder, Function, RandomFourier
 from expost.features.pictures import OrientedGradients
 from expost.features.text import HashedText
 
 __all__ = [
-    "Bins",
-    "Booleans",
     "Chain",
     "Columns",
-    "Dates",
     "EncodedColumns",
     "Encoder",
     "Features",
     "Function",
     "HashedText",
-    "Numbers",
-    "OneHot",
     "OrientedGradients",
     "RandomFourier",
-    "SignedLogarithm",
-    "auto_features",
     "features_from_dict",
 ]

@@ -1,12 +1,8 @@
-"""Features of the columns of a table: numbers, bins, logarithms, categories, truth values, dates.
+"""Features of the columns of a table: numbers, categories, truth values, dates and text.
 
-Each class maps every column that it gets in the same way, from public facts. ``Columns`` joins
-different ones. A cell of a column has features of norm at most 1, whatever the kind, so that a row
-of d columns has a norm of at most √d before it is scaled.
-
-Tests: ``tests/features/test_columns.py``.
-
-Features of rows that a table schema has encoded already: numbers in [0, 1] and 0/1 columns.
+A :class:`Column` holds the public facts about one column and turns cells into numbers in [0, 1].
+:class:`EncodedColumns` makes features of such numbers. :class:`Columns` does both, so that what it
+makes of a table is what ``expost.tune`` makes of it.
 
 A number becomes itself on the scale from −1 to 1 and, with half that weight, the one of equally
 wide bins in which it lies: the first is what a linear effect needs, the second what any other
@@ -14,7 +10,7 @@ effect needs. A number whose public bounds reach 1,000 or beyond is taken by its
 because amounts, counts and durations with such bounds are usually skewed. Other columns (one-hot
 categories, indicators) stay as they are.
 
-Tests: ``tests/features/test_choice.py``.
+Tests: ``tests/features/test_columns.py``, ``tests/tuning/test_table_schema.py``.
 """
 
 from __future__ import annotations
@@ -23,313 +19,136 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import pairwise
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
-from expost.features.feature_map import (
-    Cells,
-    Features,
-    column_list,
-    is_real,
-    number_block,
-    whole_number,
+from expost.execution.calls import call_or_failure
+from expost.features.feature_map import Cells, Features, is_real, number_block, whole_number
+from expost.features.text import HashedText
+from expost.tables.cells import (
+    Label,
+    day_numbers,
+    frame_of,
+    label_indices,
+    label_text,
+    numbers,
+    truth_values,
 )
-from expost.tables.cells import day_numbers, label_indices, label_text, truth_values
 
-_MISSING = "missing"
+INDICATOR = "indicator"
+"""The fill of a column whose missing values get a number of their own."""
 
+SKEWED = 1000.0
+"""Numbers whose public bounds reach this are taken by their signed logarithm."""
 
-@dataclass(eq=False)
-class PerColumn(Features):
-    """Features that map every column in the same way."""
-
-    def _width(self, columns: int) -> int:
-        return columns * self._cell_width
-
-    def _bound(self, columns: int) -> float:
-        return sqrt(columns)
-
-    @property
-    def _cell_width(self) -> int:
-        """Number of features of a cell."""
-        return 1
-
-    def _names(self, names: Sequence[str]) -> list[str]:
-        return [f"{name}{suffix}" for name in names for suffix in self._suffixes()]
-
-    def _suffixes(self) -> list[str]:
-        """Return what is appended to the name of a column, for each feature of a cell."""
-        return [""]
+BINS = 8
+_BIN_WEIGHT = 0.5
+# Saved models depend on every parameter. Unsigned: encoded rows are in [0, 1].
+_TEXT = HashedText(1024, words=(1, 2), characters=(3, 5), limit=10_000, signed=False)
 
 
-@dataclass(eq=False)
-class Numbers(PerColumn):
-    """Numbers scaled to [−1, 1] by public bounds.
+@dataclass(frozen=True)
+class Column:
+    """One column and the public facts about it."""
 
-    Parameters
-    ----------
-    bounds : pair (low, high), or sequence of pairs
-        Public bounds: one pair for all columns, or one per column. Numbers outside are clipped.
-    missing : float or "indicator", optional
-        Public number that replaces a missing one; or "indicator": a missing number becomes the
-        middle, and a further feature says so. By default a row with a missing number cannot be
-        read.
-    constant, norm
-        As in :class:`Features`.
-    """
+    kind: str = "number"
+    low: float = 0.0
+    high: float = 1.0
+    categories: tuple[Label, ...] = ()
+    fill: float | None = None
+    indicator: bool = False
+    name: str | None = None
 
-    kind: ClassVar[str] = "numbers"
-    bounds: Any
-    missing: Any = None
+    @classmethod
+    def of(cls, kind: str, name: str, fact: Any = (0.0, 1.0), missing: Any = None) -> Column:
+        """Return a column by its bounds, its categories or its first and last day.
 
-    def _check(self) -> None:
-        _ = self._ends
-        if not (self.missing in (None, "indicator") or is_real(self.missing)):
-            raise InvalidInput("missing", self.missing, 'give a public number or "indicator"')
-
-    @cached_property
-    def _ends(self) -> Floats:
-        """Lows and highs, of shape (2, 1) or (2, columns)."""
-        return _pairs(self.bounds)
+        ``missing`` is a public value in the words of the column, or "indicator".
+        """
+        labels = tuple(fact) if kind == "category" else ()
+        low, high = (0.0, 1.0) if kind in ("category", "text") else map(day_or_number, fact)
+        filled = None if missing in (None, INDICATOR) else fill_number(kind, missing)
+        return cls(kind, low, high, labels, filled, missing == INDICATOR, name)
 
     @property
-    def columns(self) -> int | None:
-        """Number of columns; None if one pair of bounds is for all."""
-        return self._ends.shape[1] if self._ends.shape[1] > 1 else None
+    def width(self) -> int:
+        """How many numbers the column becomes."""
+        if self.kind == "text":
+            return _TEXT.dimension
+        return len(self.categories) + 1 if self.kind == "category" else 1 + self.indicator
 
     @property
-    def _cell_width(self) -> int:
-        return 2 if self.missing == "indicator" else 1
+    def names(self) -> list[str]:
+        """What each of these numbers is called."""
+        if self.kind == "text":
+            return [f"{self.name}_hash{index}" for index in range(self.width)]
+        if self.kind == "category":
+            return [f"{self.name}={label}" for label in [*self.categories, "other"]]
+        return [str(self.name), f"{self.name}_missing"][: self.width]
 
-    def _suffixes(self) -> list[str]:
-        return ["", f"_{_MISSING}"][: self._cell_width]
+    def encode(self, cells: Array) -> Array:
+        """Return the numbers of each cell, an array of shape (rows, :attr:`width`).
 
-    def _values(self, cells: Cells) -> Floats:
-        return self._marked(number_block(cells))
+        Numbers are in [0, 1]. They are NaN where a cell cannot be used.
+        """
+        if self.kind == "category":
+            values = label_indices(cells, self.categories)
+            values = np.where(np.isnan(values), len(self.categories), values).astype(np.int64)
+            return np.eye(self.width)[values]
+        if self.kind == "text":
+            return _TEXT.values([cells])
+        read = {"number": numbers, "boolean": truth_values, "date": day_numbers}[self.kind](cells)
+        return self.scale(read)
 
-    def _marked(self, values: Floats) -> Floats:
-        """Fill gaps, scale, and append indicators where they are wanted."""
-        gaps = np.isnan(values)
-        if is_real(self.missing):
-            values = np.where(gaps, float(self.missing), values)
-        scaled = self._scaled(np.clip(values, *self._ends))
-        if self.missing != "indicator":
-            return scaled
-        return _joined(np.where(gaps, 0.0, scaled), gaps.astype(np.float64))
+    def scale(self, values: Array) -> Array:
+        """Clip and scale numbers, and replace missing ones where that is public knowledge."""
+        missing = np.isnan(values)
+        if self.fill is not None:
+            values = np.where(missing, self.fill, values)
+        scaled = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        if not self.indicator:
+            return np.asarray(scaled)[:, None]
+        return np.column_stack([np.where(missing, 0.5, scaled), missing.astype(np.float64)])
 
-    def _scaled(self, values: Floats) -> Floats:
-        """Return clipped numbers, scaled to [−1, 1]."""
-        low, high = self._ends
-        return np.asarray(np.clip((values - low) / (high - low) * 2.0 - 1.0, -1.0, 1.0))
-
-    def _words(self) -> str:
-        return "numbers scaled to ±1 by public bounds"
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts that differ from the defaults, in JSON types."""
+        facts = {name: value for name, value in vars(self).items() if value != vars(_PLAIN)[name]}
+        return facts | {"low": self.low, "high": self.high}
 
 
-@dataclass(eq=False)
-class SignedLogarithm(Numbers):
-    """Skewed numbers: sign(x)·log(1 + abs(x)/unit), scaled to [−1, 1] by public bounds of x.
+_PLAIN = Column()
 
-    Parameters
-    ----------
-    bounds, missing
-        As in :class:`Numbers`.
-    unit : float, default=1.0
-        Public size below which numbers are treated alike.
-    constant, norm
-        As in :class:`Features`.
+
+def fill_number(kind: str, fill: Any) -> float:
+    """Return the public fill value of a column as the number that its cells become."""
+    if kind == "boolean":
+        return float(truth_values(np.array([fill], dtype=object))[0])
+    return day_or_number(fill)
+
+
+def day_or_number(value: Any) -> float:
+    """Return a number as it is, and the ordinal number of a day or of an ISO date."""
+    day = date.fromisoformat(value) if isinstance(value, str) else value
+    return float(day.toordinal() if hasattr(day, "toordinal") else day)
+
+
+def numbers_among(columns: Sequence[Column]) -> list[tuple[int, float, float]]:
+    """Return position and bounds of the numbers and dates among encoded columns.
+
+    Days are not skewed, however large their numbers are: their bounds are 0 and 1.
     """
-
-    kind: ClassVar[str] = "signed_logarithm"
-    unit: float = 1.0
-
-    def _check(self) -> None:
-        super()._check()
-        if not (is_real(self.unit) and 2.0**-500 < self.unit < 2.0**500):
-            raise InvalidInput("unit", self.unit, "give a positive number")
-
-    def _scaled(self, values: Floats) -> Floats:
-        low, high = (signed_logarithm(end / self.unit) for end in self._ends)
-        logarithms = signed_logarithm(values / self.unit)
-        span = np.where(high > low, high - low, 1.0)
-        return np.asarray(np.clip((logarithms - low) / span * 2.0 - 1.0, -1.0, 1.0))
-
-    def _words(self) -> str:
-        return f"signed logarithms of numbers (unit {self.unit:g}), scaled to ±1 by public bounds"
-
-
-@dataclass(eq=False)
-class Bins(PerColumn):
-    """Numbers cut into bins with public edges: one feature per bin, 1 for the bin of the number.
-
-    Parameters
-    ----------
-    bounds : pair (low, high), or sequence of pairs, optional
-        Public bounds: one pair for all columns, or one per column. Numbers outside are in the
-        first and the last bin.
-    count : int, default=10
-        Number of bins, of equal width within the bounds.
-    edges : sequence of float, optional
-        Ascending public edges between the bins, for all columns, instead of ``bounds`` and
-        ``count``.
-    constant, norm
-        As in :class:`Features`.
-
-    Notes
-    -----
-    A number that is missing or cannot be read is in no bin: its features are 0.
-    """
-
-    kind: ClassVar[str] = "bins"
-    bounds: Any = None
-    count: int = 10
-    edges: Any = None
-
-    def _check(self) -> None:
-        whole_number(self.count, "count", 2, 10_000)
-        if (self.bounds is None) == (self.edges is None):
-            raise InvalidInput("edges", self.edges, "give bounds or edges, one of them")
-        if self.edges is not None and not (
-            isinstance(self.edges, (list, tuple, np.ndarray))
-            and len(self.edges)
-            and all(map(is_real, self.edges))
-            and all(low < high for low, high in pairwise(self.edges))
-        ):
-            raise InvalidInput("edges", self.edges, "give ascending finite numbers")
-        _ = self._ends
-
-    @cached_property
-    def _ends(self) -> Floats:
-        return _pairs((0.0, 1.0) if self.bounds is None else self.bounds)
-
-    @property
-    def columns(self) -> int | None:
-        """Number of columns; None if the same bins are for all."""
-        return self._ends.shape[1] if self._ends.shape[1] > 1 else None
-
-    @property
-    def _cell_width(self) -> int:
-        return self.count if self.edges is None else len(self.edges) + 1
-
-    def _suffixes(self) -> list[str]:
-        return [f"_bin{index}" for index in range(self._cell_width)]
-
-    def _values(self, cells: Cells) -> Floats:
-        values = number_block(cells)
-        if self.edges is None:
-            low, high = self._ends
-            shares = (np.clip(values, low, high) - low) / (high - low)
-            bins = np.minimum(np.floor(shares * self.count), self.count - 1.0)
-        else:
-            bins = np.searchsorted(np.array(self.edges, float), values, side="right").astype(float)
-        bins = np.where(np.isnan(values), -1.0, bins)
-        width = self._cell_width
-        marks = (bins[:, :, None] == np.arange(width)).astype(np.float64)
-        return np.asarray(marks.reshape(len(bins), -1))
-
-    def _words(self) -> str:
-        return f"numbers in {self._cell_width} bins with public edges"
-
-
-@dataclass(eq=False)
-class OneHot(PerColumn):
-    """Categories: one feature per public category, and one for every other value.
-
-    Parameters
-    ----------
-    categories : sequence of str, int, float or bool
-        The public categories, for all columns. 1, "1" and 1.0 are the same category.
-    constant, norm
-        As in :class:`Features`.
-    """
-
-    kind: ClassVar[str] = "one_hot"
-    categories: Any
-
-    def _check(self) -> None:
-        given = self.categories
-        known = isinstance(given, (list, tuple, np.ndarray)) and len(given) > 0
-        texts = [label_text(label) for label in given] if known else []
-        if not texts or None in texts or len(set(texts)) < len(texts):
-            raise InvalidInput("categories", type(given).__name__, "give different public labels")
-
-    @property
-    def _cell_width(self) -> int:
-        return len(self.categories) + 1
-
-    def _suffixes(self) -> list[str]:
-        return [f"={label}" for label in [*self.categories, "other"]]
-
-    def _values(self, cells: Cells) -> Floats:
-        other = float(len(self.categories))
-        indices = [label_indices(column, list(self.categories)) for column in column_list(cells)]
-        positions = np.column_stack([np.where(np.isnan(part), other, part) for part in indices])
-        return np.eye(self._cell_width)[positions.astype(np.int64)].reshape(len(positions), -1)
-
-    def _words(self) -> str:
-        return f"one-hot categories ({len(self.categories)} and other)"
-
-
-@dataclass(eq=False)
-class Booleans(Numbers):
-    """Truth values: 1 for true, yes and 1; −1 for false, no and 0.
-
-    Parameters
-    ----------
-    missing : bool or "indicator", optional
-        As in :class:`Numbers`.
-    constant, norm
-        As in :class:`Features`.
-    """
-
-    kind: ClassVar[str] = "booleans"
-    bounds: Any = (0.0, 1.0)
-    missing: Any = None
-
-    def _values(self, cells: Cells) -> Floats:
-        return self._marked(
-            np.column_stack([truth_values(column) for column in column_list(cells)])
-        )
-
-    def _words(self) -> str:
-        return "truth values as ±1"
-
-
-@dataclass(eq=False)
-class Dates(Numbers):
-    """Days of ISO dates, scaled to [−1, 1] by a public first and last day.
-
-    Parameters
-    ----------
-    bounds : pair of str, date or ordinal number of a day
-        The first and the last day; days outside are clipped.
-    missing : float or "indicator", optional
-        As in :class:`Numbers`; an ordinal number of a day.
-    constant, norm
-        As in :class:`Features`.
-    """
-
-    kind: ClassVar[str] = "dates"
-
-    @cached_property
-    def _ends(self) -> Floats:
-        try:
-            return _pairs([_ordinal(end) for end in self.bounds])
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                "bounds", self.bounds, 'give first and last day: ("2000-01-01", "2026-12-31")'
-            ) from None
-
-    def _values(self, cells: Cells) -> Floats:
-        return self._marked(np.column_stack([day_numbers(column) for column in column_list(cells)]))
-
-    def _words(self) -> str:
-        return "dates scaled to ±1 by a public first and last day"
+    listed, position = [], 0
+    for column in columns:
+        if column.kind == "number":
+            listed.append((position, column.low, column.high))
+        elif column.kind == "date":
+            listed.append((position, 0.0, 1.0))
+        position += column.width
+    return listed
 
 
 def signed_logarithm(values: Array) -> Floats:
@@ -346,41 +165,6 @@ def signed_logarithm(values: Array) -> Floats:
     for term in range(19, -1, -2):
         series = series * square + 2.0 / term
     return np.asarray(np.sign(values) * (exponent * 0.6931471805599453 + series * ratio))
-
-
-def _joined(values: Floats, marks: Floats) -> Floats:
-    """Return each column followed by its marks."""
-    return np.stack([values, marks], axis=2).reshape(len(values), -1)
-
-
-def _ordinal(day: Any) -> float:
-    """Return the ordinal number of a day."""
-    if isinstance(day, str):
-        day = date.fromisoformat(day)
-    return float(day.toordinal() if hasattr(day, "toordinal") else day)
-
-
-def _pairs(bounds: Any) -> Floats:
-    """Return public bounds as lows and highs, of shape (2, 1) or (2, columns)."""
-    try:
-        pairs = np.array(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
-        pairs = np.empty(0)
-    pairs = pairs[None] if pairs.ndim == 1 else pairs
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        raise InvalidInput("bounds", type(bounds).__name__, "give (low, high), or one per column")
-    with np.errstate(over="ignore"):
-        span = pairs[:, 1] - pairs[:, 0]
-    if not (np.isfinite(pairs).all() and ((span > 0) & np.isfinite(span)).all()):
-        raise InvalidInput("bounds", "a pair", "give finite numbers with low < high")
-    return np.asarray(pairs.T)
-
-
-SKEWED = 1000.0
-"""Numbers whose public bounds reach this are taken by their signed logarithm."""
-
-BINS = 8
-_BIN_WEIGHT = 0.5
 
 
 @dataclass(eq=False)
@@ -476,3 +260,143 @@ class EncodedColumns(Features):
         bins = f" and in {self.bins} bins" if self.bins else ""
         count = len(self._positions)
         return f"categories one-hot, {count} number{'s'[: count != 1]} scaled to ±1{bins}"
+
+
+@dataclass(eq=False)
+class Columns(Features):
+    """Features of the columns of a table, by public facts in the words of ``expost.tune``.
+
+    Parameters
+    ----------
+    feature_bounds : mapping of str to (low, high), optional
+        Columns of numbers, with public bounds. Numbers outside are clipped.
+    categories : mapping of str to sequence, optional
+        Columns of categories. Every other value is "other".
+    booleans, texts : sequence of str, optional
+        Columns of truth values, and of free text, which becomes hashed n-grams.
+    dates : mapping of str to (first, last), optional
+        Columns of ISO dates, with the first and the last day.
+    missing : mapping of str to value, optional
+        What replaces a missing number, date or truth value; "indicator": a further feature says
+        that it is missing. A row with a gap in another such column cannot be read.
+    names : sequence of str, optional
+        All columns in order, for rows that are no data frame. By default those above, in order.
+    bins, logarithm, constant, norm
+        As in :class:`EncodedColumns`.
+
+    Examples
+    --------
+    >>> from expost.features import Columns
+    >>> features = Columns({"age": (0, 100)}, {"colour": ["red", "green"]}, bins=0)
+    >>> features.transform([[50, "red"], [None, "red"]]).round(2)
+    array([[0.9 , 0.  , 0.  , 0.  , 0.43],
+           [0.  , 0.  , 0.  , 0.  , 0.  ]])
+    """
+
+    kind: ClassVar[str] = "columns"
+    feature_bounds: Any = ()
+    categories: Any = ()
+    booleans: Any = ()
+    dates: Any = ()
+    texts: Any = ()
+    missing: Any = ()
+    names: Any = None
+    bins: int = BINS
+    logarithm: bool = True
+
+    def _check(self) -> None:
+        _ = self._encoded
+        known = [column.name for column in self._used]
+        order = self._order
+        if not known or len(set(order)) < len(order) or not {*known} <= {*order}:
+            raise InvalidInput("names", order, "name each column once; describe one or more")
+
+    @cached_property
+    def _used(self) -> list[Column]:
+        """The columns that are described."""
+        fills = _mapping(self.missing, "missing")
+        kinds = (
+            ("number", "feature_bounds"),
+            ("category", "categories"),
+            ("boolean", "booleans"),
+            ("date", "dates"),
+            ("text", "texts"),
+        )
+        columns = []
+        for kind, key in kinds:
+            facts = getattr(self, key)
+            if kind in ("boolean", "text"):
+                facts = [(name, (0, 1)) for name in facts]
+            for name, fact in _mapping(facts, key).items():
+                column = call_or_failure(Column.of, kind, name, fact, fills.pop(name, None))
+                if not isinstance(column, Column) or not _is_valid(column):
+                    raise InvalidInput(key, name, "give public facts, as for expost.tune")
+                columns.append(column)
+        if fills:
+            raise InvalidInput("missing", next(iter(fills)), "there is no such column")
+        return columns
+
+    @cached_property
+    def _order(self) -> list[str]:
+        """The names of all columns of a row."""
+        used = [str(column.name) for column in self._used]
+        return used if self.names is None else [str(name) for name in self.names]
+
+    @cached_property
+    def _encoded(self) -> EncodedColumns:
+        """The features of the encoded columns."""
+        width = sum(column.width for column in self._used)
+        numeric = tuple(numbers_among(self._used))
+        return EncodedColumns(max(1, width), numeric, self.bins, self.logarithm)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a row."""
+        return len(self._order)
+
+    def _width(self, columns: int) -> int:
+        return self._encoded._width(self._encoded.size)
+
+    def _bound(self, columns: int) -> float:
+        # Of a column: a number and its bin, or a value and its indicator; the others are 1.
+        return sqrt((1 + _BIN_WEIGHT**2) * len(self._used))
+
+    def _read(self, X: Any) -> Cells:
+        frame = frame_of(X)
+        if frame is None:
+            return super()._read(X)
+        absent = [name for name in self._order if name not in frame.names]
+        if absent:
+            raise InvalidInput("X", "a table", f"add the column {absent[0]!r}")
+        return [frame.column(frame.names.index(name)) for name in self._order]
+
+    def _values(self, cells: Cells) -> Floats:
+        parts = []
+        for column in self._used:
+            index = self._order.index(str(column.name))
+            cell = cells[:, index] if isinstance(cells, np.ndarray) else cells[index]
+            parts.append(column.encode(cell))
+        return self._encoded._values(np.concatenate(parts, axis=1))
+
+    def _names(self, names: Sequence[str]) -> list[str]:
+        return self._encoded._names([name for column in self._used for name in column.names])
+
+    def _words(self) -> str:
+        return f"{len(self._used)} columns: {self._encoded._words()}"
+
+
+def _mapping(facts: Any, key: str) -> dict[str, Any]:
+    """Return facts by column name, given as a mapping or as pairs."""
+    named = call_or_failure(dict, facts)
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
+        raise InvalidInput(key, type(facts).__name__, "give public facts by column name")
+    return named
+
+
+def _is_valid(column: Column) -> bool:
+    """Return whether the facts about a column can hold."""
+    texts = [label_text(label) for label in column.categories]
+    distinct = None not in texts and len(set(texts)) == len(texts)
+    finite = column.fill is None or isfinite(column.fill)
+    ends = isfinite(column.low) and 0 < column.high - column.low < float("inf")
+    return finite and ends and distinct and bool(texts) == (column.kind == "category")

@@ -347,7 +347,7 @@ def json_parameter(value: Any) -> Any:
     if isinstance(value, (list, tuple, np.ndarray)):
         return [json_parameter(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): json_parameter(item) for name, item in value.items()}
+        return [[str(name), json_parameter(item)] for name, item in value.items()]
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (str, int, float, bool)):

@@ -6,9 +6,11 @@ Tests: ``tests/features/test_text.py``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +19,7 @@ import numpy.typing as npt
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
-from expost.features.columns import PerColumn
-from expost.features.feature_map import Cells, column_list, unit, whole_number
+from expost.features.feature_map import Cells, Features, column_list, unit, whole_number
 from expost.tables.cells import label_text
 
 _WORD = re.compile(r"\w+")
@@ -27,7 +28,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(eq=False)
-class HashedText(PerColumn):
+class HashedText(Features):
     """Word and character n-grams of a text, hashed into a fixed number of features.
 
     There is no vocabulary, so nothing is learned from the texts.
@@ -83,12 +84,14 @@ class HashedText(PerColumn):
         if self.words is None and self.characters is None:
             raise InvalidInput("words", None, "give words or characters")
 
-    @property
-    def _cell_width(self) -> int:
-        return self.dimension
+    def _width(self, columns: int) -> int:
+        return columns * self.dimension
 
-    def _suffixes(self) -> list[str]:
-        return [f"_hash{index}" for index in range(self.dimension)]
+    def _bound(self, columns: int) -> float:
+        return sqrt(columns)
+
+    def _names(self, names: Sequence[str]) -> list[str]:
+        return [f"{name}_hash{index}" for name in names for index in range(self.dimension)]
 
     def _values(self, cells: Cells) -> Floats:
         blocks = []

@@ -9,11 +9,18 @@ Needs the extra ``sklearn``: ``pip install 'expost[sklearn]'``.
 Raises ``MissingExtra`` at import if scikit-learn is not installed.
 """
 
-from expost.sklearn._estimators import (
-    DPLinearRegression,
-    DPLogisticRegression,
-    public_baseline,
-)
-from expost.sklearn._search import ExPostSearch
+from expost.errors import MissingExtra
+
+try:
+    from expost.sklearn._estimators import (
+        DPLinearRegression,
+        DPLogisticRegression,
+        public_baseline,
+    )
+    from expost.sklearn._search import ExPostSearch
+except ModuleNotFoundError as error:
+    if not str(error.name).startswith("sklearn"):
+        raise
+    raise MissingExtra("scikit-learn", "sklearn") from None
 
 __all__ = ["DPLinearRegression", "DPLogisticRegression", "ExPostSearch", "public_baseline"]

@@ -14,19 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin, clone, is_regressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import train_test_split
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
 from expost.rationals import exact_positive
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers, keep_parameters
-
-try:
-    from sklearn.base import ClassifierMixin, RegressorMixin, clone, is_regressor
-    from sklearn.linear_model import LinearRegression, LogisticRegression
-    from sklearn.model_selection import train_test_split
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
+from expost.tuning.model.released_model import probabilities_of
 
 
 class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
@@ -104,12 +101,6 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         simulation: bool = False,
     ) -> None:
         keep_parameters(self, locals())
-
-    def _learn(self, rows: Array, targets: Array) -> None:
-        """Train on targets in [−1, 1] and set the parameters."""
-        weights, biases = self._fit("linear", None, rows, targets)
-        middle, half = self._target_scale()
-        self.coef_, self.intercept_ = weights[0] * half, float(biases[0]) * half + middle
 
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the parameters of a model of the target in [0, 1]."""
@@ -247,13 +238,6 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
             raise InvalidInput("class_weight", given, valid)
         return tuple(float(exact_positive(weights[label], "class_weight")) for label in known)
 
-    def _learn(self, rows: Array, targets: Array) -> None:
-        """Train on class numbers and set the parameters."""
-        known = self._known()
-        kind, count = ("logistic", None) if len(known) == 2 else ("softmax", len(known))
-        self.coef_, self.intercept_ = self._fit(kind, count, rows, targets)
-        self.classes_ = known
-
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the parameters and the classes."""
         self.coef_, self.intercept_, self.classes_ = weights, biases, self._known()
@@ -284,11 +268,7 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities (rows × classes)."""
-        logits = self._linear(X)
-        if len(self.classes_) == 2:
-            logits = np.column_stack([np.zeros(len(logits)), logits])
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+        return probabilities_of(self._linear(X))
 
     def predict(self, X: Any) -> Array:
         """Predict class labels."""

@@ -22,9 +22,12 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
+from expost.features import Features
 from expost.privacy.charges import warn_if_weak
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
@@ -39,15 +42,10 @@ from expost.sklearn._rows import (
     refuses_values,
 )
 from expost.training.configuration import Configuration
-from expost.training.fleet import Fleet, resolved
+from expost.training.fleet import resolved
 from expost.tuning.model.released_model import Model, Recipe
 from expost.tuning.rows.table_schema import Column, TableSchema
-
-try:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils.validation import check_is_fitted
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
+from expost.tuning.runs.candidates import fleet
 
 
 class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -68,6 +66,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     simulation: bool
     coef_: Array
     intercept_: Any
+    _model: Model
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train on all rows. Every call spends ``privacy_spent_`` again.
@@ -89,13 +88,8 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
             spent then.
         """
-        rows, targets = self._checked(X, y)
-        self._learn(rows, targets)
+        self._train(*self._checked(X, y))
         return self
-
-    def _learn(self, rows: Array, targets: Array) -> None:
-        """Train on checked rows and targets and set the fitted attributes."""
-        raise NotImplementedError
 
     def privacy_guarantee(self, n: int | None = None) -> RenyiDP:
         """Return what one ``fit`` guarantees. It depends on public settings only.
@@ -208,17 +202,17 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """Return targets as the training takes them."""
         raise NotImplementedError
 
-    def _fit(self, model: str, classes: int | None, X: Array, y: Array) -> tuple[Array, Array]:
-        """Return weights and biases (one row per output) for unscaled features."""
+    def _train(self, X: Array, y: Array) -> None:
+        """Train on checked rows and targets and set the fitted attributes."""
         middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
         scaled = (np.clip(X, self._low, self._high) - middle) / half
-        source = randomness_of(self.random_state)
+        source, recipe = randomness_of(self.random_state), recipe_of(self._schema())
         if refuses_values():
             warn_if_weak(
                 ApproxDP(self.epsilon, self.delta), self._public_rows(len(X)), stacklevel=4
             )
         configuration, guarantee = self._resolved(len(X))
-        (trained,) = Fleet(model, [configuration], classes).train(
+        (trained,) = fleet(recipe, [configuration]).train(
             scaled,
             y,
             randomness=source,
@@ -226,15 +220,17 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             threads=1,
             rows=self.n_rows,
         )
+        weight, bias = trained.parameters["weight"], trained.parameters["bias"]
+        weight, bias = 2 * weight, bias - weight.sum(axis=1)  # for features in [0, 1]
+        if recipe.target_bounds is not None:  # and for such a target
+            weight, bias = weight / 2, (bias + 1) / 2
+        self._take(Model(recipe, {"weight": weight, "bias": bias}))
         self.simulated_ = source is not None and source.simulated
-        self._model: Model | None = None
         # Noise from a seed protects nobody, so there is nothing to report.
         self.guarantee_ = None if self.simulated_ else guarantee
         self.privacy_spent_: Guarantee | None = (
             None if self.simulated_ else guarantee.to_approx(self.delta)
         )
-        weights = trained.parameters["weight"] / half
-        return weights, trained.parameters["bias"] - weights @ middle
 
     def _schema(self) -> TableSchema:
         """Return the public facts about the columns and the target."""
@@ -252,20 +248,10 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     def as_model(self) -> Model:
         """Return the fitted model as a :class:`~expost.Model`, which can be saved safely."""
         check_is_fitted(self)
-        if self._model is not None:
-            return self._model
-        schema = self._schema()
-        coef, bias = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
-        weight, bias = coef * (self._high - self._low), bias + coef @ self._low
-        if schema.target_bounds is None:
-            kind = "logistic" if schema.class_count == 2 else "softmax"
-            return Model(Recipe(kind, kind, schema), {"weight": weight, "bias": bias})
-        low, high = schema.target_bounds
-        scaled = {"weight": weight / (high - low), "bias": (bias - low) / (high - low)}
-        return Model(Recipe("linear", "squared", schema), scaled)
+        return self._model
 
     def _take(self, model: Model) -> None:
-        """Take a model that a search trained on features (and a target) scaled to [0, 1]."""
+        """Take a model of features (and a target) scaled to [0, 1]."""
         weight, bias = linear_parts(model)
         weights = weight / (self._high - self._low)
         self._set(weights, bias - weights @ self._low)
@@ -276,23 +262,17 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         raise NotImplementedError
 
     def _linear(self, X: Any) -> Array:
-        """Return the linear predictions (rows × outputs), with features clipped as in training.
-
-        The rounding of a matrix product may depend on the other rows; these sums do not.
-        """
+        """Return the linear predictions (rows × outputs), with features clipped as in training."""
         check_is_fitted(self)
         rows = check_features(self, X, reset=False)
         rows = np.where(np.isnan(rows), (self._low + self._high) / 2, rows)
-        if self._model is not None:
-            recipe = self._model.recipe
-            raw = recipe.outputs(self._model.parameters, recipe.schema.encode(rows))
-            if recipe.target_bounds is None:
-                return raw
-            low, high = recipe.target_bounds
-            return np.asarray(low + raw * (high - low))
-        rows = np.clip(rows, self._low, self._high)
-        outputs = [(rows * weights).sum(axis=1) for weights in np.atleast_2d(self.coef_)]
-        return np.asarray(np.column_stack(outputs) + self.intercept_)
+        rows = np.clip(rows, self._low, self._high)  # infinity, too
+        recipe = self._model.recipe
+        raw = recipe.outputs(self._model.parameters, recipe.schema.encode(rows))
+        if recipe.target_bounds is None:
+            return raw
+        low, high = recipe.target_bounds
+        return np.asarray(low + raw * (high - low))
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: targets are required, and results are random."""
@@ -300,6 +280,12 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         tags.target_tags.required = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def recipe_of(schema: TableSchema, features: Features | None = None) -> Recipe:
+    """Return the linear model of a table."""
+    kind = {None: "linear", 2: "logistic"}.get(schema.class_count, "softmax")
+    return Recipe(kind, "squared" if kind == "linear" else kind, schema, features=features)
 
 
 def linear_parts(model: Model) -> tuple[Array, Array]:

@@ -15,14 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import ParameterGrid
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
 from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._linear_model import DPLinearModel, recipe_of
 from expost.sklearn._rows import (
     before_last_step,
     check_fit,
@@ -33,7 +37,7 @@ from expost.sklearn._rows import (
     parameter,
 )
 from expost.sklearn._settings import SearchAsJob
-from expost.tuning.model.released_model import Model, Recipe
+from expost.tuning.model.released_model import Model
 from expost.tuning.model.scoring import Score, free_rho, with_scoring
 from expost.tuning.plan.job_plan import JobPlan, plan_search
 from expost.tuning.plan.rehearsal import Pace
@@ -45,13 +49,6 @@ from expost.tuning.rows.persons import PersonRows, given_persons, person_codes
 from expost.tuning.rows.table_schema import TableSchema, features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import Finish
-
-try:
-    from sklearn.base import clone
-    from sklearn.model_selection import ParameterGrid
-    from sklearn.utils import _safe_indexing
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -258,14 +255,6 @@ class Grid:
         return stated.as_zero_out() if moves else stated
 
 
-try:
-    from sklearn.base import clone
-    from sklearn.pipeline import Pipeline
-    from sklearn.utils import _safe_indexing
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
-
-
 def persons_of(groups: Any, rows: int) -> tuple[Array | None, int]:
     """Return the person of each row, and the number of persons; None and that of rows without."""
     if groups is None:
@@ -288,11 +277,6 @@ class PlannedSearch:
 class SearchPlan(SearchAsJob):
     """The part of :class:`~expost.sklearn.ExPostSearch` that plans it."""
 
-    epsilon_param: str | None
-    guarantee: Callable[[Any], Guarantee] | None
-    simulation: bool
-    budget: str | None
-
     def _prepare(
         self,
         settings: Settings,
@@ -300,7 +284,7 @@ class SearchPlan(SearchAsJob):
         targets: Array,
         source: Randomness,
         ledger: Any,
-        users: Array | None,
+        users: Array | None = None,
     ) -> PlannedSearch:
         """Return the plan of a search and its rows; nothing was charged."""
         n, public = len(targets), self._public_score
@@ -323,7 +307,8 @@ class SearchPlan(SearchAsJob):
                 parts = (cells[~out], labels[~out], cells[out], labels[out])
                 secret = public is not None, places, held, settings.data.relation
                 rows = JobRows(*parts, schema, *secret)
-            recipe, settings = _recipe(schema), _with_facts(settings, schema)
+            recipe = recipe_of(schema, features_for("plain", schema, None))
+            settings = _with_facts(settings, schema)
             data = rows.as_data("")
             score = None if public is None else ScoreByFunction(template, public)
         else:
@@ -458,13 +443,6 @@ def estimator_of(template: Any, model: Model) -> Any:
         fitted.steps = [*fitted.steps[:-1], (name, copy.copy(last))]
     last_step(fitted)._take(model)
     return fitted
-
-
-def _recipe(schema: TableSchema) -> Recipe:
-    """Return the linear model of a table, on its plain features."""
-    kind = {None: "linear", 2: "logistic"}.get(schema.class_count, "softmax")
-    loss = "squared" if kind == "linear" else kind
-    return Recipe(kind, loss, schema, features=features_for("plain", schema, None))
 
 
 def _with_facts(settings: Settings, schema: TableSchema) -> Settings:

@@ -31,21 +31,17 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_regressor
+from sklearn.exceptions import DataConversionWarning
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
+from sklearn.utils.validation import _num_samples, validate_data
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
 from expost.privacy.guarantees import Guarantee
-from expost.tables.cells import cells_of, frame_of, list_cells, typed
-
-try:
-    from sklearn.base import is_regressor
-    from sklearn.exceptions import DataConversionWarning
-    from sklearn.pipeline import Pipeline
-    from sklearn.utils import get_tags
-    from sklearn.utils.validation import _num_samples, validate_data
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
+from expost.tables.cells import cells_of, frame_of, list_cells, numbers, typed
 
 WHY = "reading them off the data would reveal single people; pass what is publicly known"
 _REFUSES: ContextVar[bool] = ContextVar("refuses values", default=True)
@@ -153,13 +149,9 @@ def _numbers(values: Any) -> Any:
     array = None if hasattr(values, "toarray") else call_or_failure(np.asarray, values)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS" or array.ndim > 2:
         return values
-    numbers = np.empty(array.shape, dtype=np.float64)
-    for position, value in np.ndenumerate(array):
-        number = call_or_failure(float, value)
-        numbers[position] = number if isinstance(number, float) else np.nan
     if hasattr(values, "columns") and hasattr(values, "index"):
-        return type(values)(numbers, columns=values.columns, index=values.index)
-    return numbers
+        return type(values)(numbers(array), columns=values.columns, index=values.index)
+    return numbers(array)
 
 
 def check_targets(y: Any, rows: int) -> Array:
@@ -194,14 +186,14 @@ def check_targets(y: Any, rows: int) -> Array:
 
 def check_numbers(targets: Array) -> Array:
     """Return regression targets as numbers; refuse those that are not finite numbers."""
-    numbers = np.asarray(_numbers(targets), dtype=np.float64)
-    if _REFUSES.get() and not np.isfinite(numbers).all():
+    values = np.asarray(_numbers(targets), dtype=np.float64)
+    if _REFUSES.get() and not np.isfinite(values).all():
         raise InvalidInput(
             "y",
             "targets that are NaN, infinity or no numbers",
             "leave these rows out; nothing was charged",
         )
-    return numbers
+    return values
 
 
 def check_labels(known: Array, labels: Array) -> Array:

@@ -21,8 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
 from expost.certificates.document import document_text
-from expost.errors import InvalidInput, InvalidRelease, MissingExtra
+from expost.errors import InvalidInput, InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
 from expost.sklearn._linear_model import DPLinearModel, randomness_of
@@ -34,20 +39,12 @@ from expost.sklearn._rows import (
     require_usable_rows,
     table_of,
 )
-from expost.sklearn._settings import SearchConnections, named_by_parameters
+from expost.sklearn._settings import named_by_parameters
 from expost.training.engines import progress_bar
-from expost.tuning.job import described_source, tell_after
+from expost.tuning.job import run_plan
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
-from expost.tuning.model.tuned import Tuned, conclude
-from expost.tuning.runs.run_attempts import CERTIFICATE, make_attempts
-
-try:
-    from sklearn.base import BaseEstimator, MetaEstimatorMixin
-    from sklearn.utils import get_tags
-    from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
+from expost.tuning.model.tuned import Tuned
+from expost.tuning.runs.run_attempts import CERTIFICATE
 
 __all__ = ["ExPostSearch"]
 
@@ -57,7 +54,7 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
-class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class ExPostSearch(SearchPlan, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Private grid search.
 
     With a goal (``at_least`` or ``at_most``) the first estimator that reaches it is released: of a
@@ -326,34 +323,21 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
             job = self._prepare(settings, X, targets, source, ledger, users)
         for text in job.planned.warnings:
             warnings.warn(text, stacklevel=2)
-        request: dict[str, Any] = {
-            "randomness": source,
-            "simulation": self.simulation,
-            "executor": self._executor(),
-            "source": described_source(job.settings.data),
-        }
-        if ledger is not None:
-            request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
+        account = {} if ledger is None else {"budget": self.budget, "analyst": self.analyst}
         with progress_bar("fits", unit=None) if self.verbose else nullcontext() as bar:
-            releases, refused = make_attempts(
-                job.planned.steps,
+            tuned = run_plan(
+                job.settings,
+                job.planned,
                 job.data,
-                None,
-                job.planned.margins,
-                after_miss=lambda made: tell_after(job.planned, made),
+                rows=job.rows,
+                date=date,
+                randomness=source,
+                simulation=self.simulation,
+                executor=self._executor(),
                 progress=bar,
-                **request,
+                ledger=ledger,
+                **account,
             )
-        tuned = conclude(
-            job.settings,
-            None,
-            job.planned,
-            releases,
-            rows=job.rows,
-            refused=refused,
-            date=date,
-            folder=None,
-        )
         self._conclude(tuned, job.template)
         return self
 

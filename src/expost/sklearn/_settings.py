@@ -6,17 +6,18 @@ Tests: ``tests/tuning/test_sklearn_scoring.py``, ``tests/tuning/test_sklearn_sea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import clone, is_regressor
 
 from expost.budget.charging import open_ledger
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import count_of
 from expost.sklearn._linear_model import DPLinearModel
@@ -33,11 +34,6 @@ from expost.tuning.request.settings import GoalSettings, Settings, read_settings
 from expost.tuning.request.tune_request import TRAININGS, default_holdout
 from expost.tuning.runs.path_training import MOMENTS
 
-try:
-    from sklearn.base import clone, is_regressor
-except ImportError:
-    raise MissingExtra("scikit-learn", "sklearn") from None
-
 _SCORERS = {
     "neg_log_loss": "log_loss",
     "neg_mean_squared_error": "mse",
@@ -53,33 +49,11 @@ _NAMES = {"rows": "n_rows", "metric": "scoring", "user": "groups"}
 
 
 class SearchAsJob:
-    """The part of :class:`~expost.sklearn.ExPostSearch` that says what is asked for."""
+    """The part of :class:`~expost.sklearn.ExPostSearch` that says what is asked, and is copied."""
 
-    estimator: Any
-    param_grid: Any
-    epsilons: Sequence[float] | None
-    at_least: float | None
-    at_most: float | None
-    scoring: str | Callable[..., float]
-    holdout: float | None
-    n_rows: int | None
-    target_bounds: Any
-    class_shares: Any
-    loss_bound: float | None
-    target_variance: float | None
-    metric_bounds: Any
-    training: str
-    levels: Any
-    norm_bound: float | None
-    max_epsilon: float | None
-    tell: float | None
-    max_rows_per_user: int | None
-    delta: float | None
-    overhead: float | None
-    attempts: int | None
-    confidence: float
-    expected_shares: Sequence[float] | None
-    repeats: int
+    if TYPE_CHECKING:  # parameters are set by their names
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def _own(self) -> bool:
@@ -308,41 +282,6 @@ class SearchAsJob:
             )
         return [given[label] for label in classes or given]
 
-
-@contextmanager
-def named_by_parameters() -> Iterator[None]:
-    """Name the keys of a job in errors as the parameters of a search."""
-    try:
-        yield
-    except InvalidInput as error:
-        table, _, key = error.field.partition(".")
-        if table not in ("data", "model", "goal", "privacy", "search"):
-            raise
-        raise InvalidInput(_NAMES.get(key, key), error.value, error.valid) from None
-
-
-def _given(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what is given, with arrays and numbers of NumPy as Python's."""
-    return {
-        table: {
-            key: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            for key, value in values.items()
-            if value is not None
-        }
-        for table, values in tables.items()
-    }
-
-
-class SearchConnections:
-    """The part of :class:`~expost.sklearn.ExPostSearch` that connects and copies."""
-
-    estimator: Any
-    epsilons: Sequence[float] | None
-    n_jobs: int | None
-    ledger: Any
-    get_params: Any
-    _left_ledger_behind: bool
-
     def _check_numbers(self) -> None:
         """Raise an error for settings with which every fit would fail and be charged."""
         levels, jobs = self.epsilons, self.n_jobs
@@ -396,6 +335,30 @@ class SearchConnections:
         if isinstance(state.get("random_state"), Randomness):
             state["random_state"] = None
         return state
+
+
+@contextmanager
+def named_by_parameters() -> Iterator[None]:
+    """Name the keys of a job in errors as the parameters of a search."""
+    try:
+        yield
+    except InvalidInput as error:
+        table, _, key = error.field.partition(".")
+        if table not in ("data", "model", "goal", "privacy", "search"):
+            raise
+        raise InvalidInput(_NAMES.get(key, key), error.value, error.valid) from None
+
+
+def _given(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what is given, with arrays and numbers of NumPy as Python's."""
+    return {
+        table: {
+            key: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            for key, value in values.items()
+            if value is not None
+        }
+        for table, values in tables.items()
+    }
 
 
 def _is_level(value: object) -> bool:

@@ -117,8 +117,10 @@ def typed(cells: Array) -> Array:
     if not kinds or not (len(kinds) == 1 or kinds == {int, float}) or not kinds <= _NUMBERS:
         return cells
     numbers = np.array(cells.tolist())
+    if numbers.dtype.kind not in "biuf":  # a whole number of more than 64 bits
+        return cells
     small = len(kinds) == 1 or bool((np.abs(numbers[np.isfinite(numbers)]) < 2**53).all())
-    return numbers if small and numbers.dtype.kind in "biuf" else cells
+    return numbers if small else cells
 
 
 def flat(values: Any) -> Array:

@@ -259,14 +259,15 @@ def tune(
                 data["file"] = rows.file.digest
             data.parts = opened.enter_context(SpreadRows(executor, threads))
             data.parts.read(rows, planned.steps)
-        releases, refused = make_attempts(
-            planned.steps,
+        result = run_plan(
+            read,
+            planned,
             data,
-            journal,
-            planned.margins,
+            recipe=recipe,
+            rows=rows.places,
+            date=date,
+            journal=journal,
             on_attempt=on_attempt,
-            allowed=lambda total: planned.epsilon(total) <= read.privacy.max_epsilon,
-            after_miss=lambda releases: tell_after(planned, releases),
             randomness=source,
             simulation=simulation,
             on_failure=on_failure,
@@ -278,17 +279,6 @@ def tune(
             budget=budget,
             analyst=analyst,
             memo=account.memo,
-            source=described_source(read.data),
-        )
-        result = conclude(
-            read,
-            recipe,
-            planned,
-            releases,
-            rows=rows.places,
-            refused=refused,
-            date=date,
-            folder=None if journal is None else journal.folder,
         )
         if learned is not None:
             result = result.with_facts(learned)
@@ -419,6 +409,39 @@ def _with_facts(
     if settings:  # a job of keywords: its defaults may depend on the facts
         config = default_job(job, groups=groups, **keywords_with(settings, config))
     return (config, X, y, {}, groups), learned
+
+
+def run_plan(
+    settings: Settings,
+    planned: JobPlan,
+    data: dict[str, Any],
+    *,
+    recipe: Recipe | None = None,
+    rows: int | None,
+    date: str,
+    journal: Journal | None = None,
+    on_attempt: Callable[[int, int], None] | None = None,
+    **request: Any,
+) -> Tuned:
+    """Make the requests of a plan in turn, and compose what they released and cost.
+
+    ``recipe``, ``rows`` and ``date``: as for :func:`conclude`.
+    """
+    releases, refused = make_attempts(
+        planned.steps,
+        data,
+        journal,
+        planned.margins,
+        on_attempt=on_attempt,
+        allowed=lambda total: planned.epsilon(total) <= settings.privacy.max_epsilon,
+        after_miss=lambda releases: tell_after(planned, releases),
+        source=described_source(settings.data),
+        **request,
+    )
+    folder = None if journal is None else journal.folder
+    return conclude(
+        settings, recipe, planned, releases, rows=rows, refused=refused, date=date, folder=folder
+    )
 
 
 def tell_after(planned: JobPlan, releases: Sequence[Release | None]) -> Step | None:

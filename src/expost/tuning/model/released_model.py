@@ -158,15 +158,19 @@ class Recipe:
 
     def probabilities(self, parameters: Mapping[str, Array], X: Array) -> Array:
         """Return the probability of each class for scaled rows; of a classifier only."""
-        count = self.class_count
         raw = self.outputs(parameters, X)
         if not len(raw):
-            return np.zeros((0, count or 0))
-        if self.loss == "logistic":
-            raw = np.column_stack([np.zeros(len(raw)), raw[:, 0]])
-        used = raw[:, :count]
-        weights = np.exp(used - used.max(axis=1, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+            return np.zeros((0, self.class_count or 0))
+        one = self.loss == "logistic"
+        return probabilities_of(raw[:, :1] if one else raw[:, : self.class_count])
+
+
+def probabilities_of(logits: Array) -> Array:
+    """Return class probabilities (rows × classes); a single logit is that of the second class."""
+    if logits.shape[1] == 1:
+        logits = np.column_stack([np.zeros(len(logits)), logits])
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,43 +1,11 @@
 """Scores of models, and how sure they are: by how much a noisy score must clear the goal.
 
 **Confidence.** A model is released as passed only if its noisy score, less a margin, reaches the
-goal. Of the runs of attempt t, R_t are scored on average (those that are kept; their number does
-not depend on the data), and a model below the goal passes with probability at most Φ(−z_t) each.
-With z_t = Φ⁻¹(1 − β_t/R_t) and Σ β_t = 1 − confidence, the probability that the job certifies any
-model whose score on the scoring rows is below the goal is at most 1 − confidence, over noise,
-selection and all attempts (Markov's inequality on the number of such runs; whether an attempt is
-made depends on earlier outcomes only, and each has its own draw and its own noise).
-
-The noise is a discrete Gaussian. Its upper tail at m is at most that of the continuous Gaussian at
-m − 1 (Canonne, Kamath and Steinke 2020, Proposition 25), so one unit of the count is added to the
-margin. The same argument makes "score less margin" a lower confidence bound for the score on the
-scoring rows of whatever is released.
-
-For the population the usable rows are taken as a random sample that is independent of the training
-rows; "new rows" are usable ones, too. Let n be the public number of places, u the secret number of
-usable rows, p = u/n, v̄ the mean over the usable rows, θ its expectation, and c what an empty place
-counts for (below), so that the score without noise is s = c + p·(v̄ −
-c).
-
-- Noise: s ≥ L, the noisy score less its margin, except with probability β_t/(2R_t).
-- Sampling: by Hoeffding's inequality v̄ ≤ θ + r·√(ln(2R_t/β_t)/(2u)) = θ + h/√p, except with
-  probability β_t/(2R_t). Here r is the range of one row's value (1 for the accuracy, the weight of
-  the rarest class for an accuracy weighted by class shares, the loss bound for a clipped loss), and
-  h = r·√(ln(2R_t/β_t)/(2n)).
-
-Together, with x = 1/√p ≥ 1: θ ≥ c + (L − c)·x² − h·x. p is not known, so the least value over all
-x ≥ 1 is certified. If L > c it is at x = max(1, h/(2(L − c))): L − h where 2(L − c) ≥ h, otherwise
-c − h²/(4(L − c)). If L ≤ c there is no bound; without any usable row s = c, so L > c is then an
-error of the noise. This holds for every share of empty places. A bound that is not above the worst
-value says nothing and is left out, and a metric that is not an average over rows (the area under
-the ROC curve) has no such bound here.
-
-If the actual number of scoring rows is secret, the score is the goal plus sum/m with a public
-number m, and the sum is centred at the goal. A margin then bounds sum/m. If the actual number is
-above m, the mean lies nearer to the goal than sum/m says. So only "at least the goal" is certified,
-and nothing about the population, since its bound would need the actual number.
-
-Comparing is post-processing of a private score: margins cost no privacy.
+goal. Statement, proof, the bound for the population and what a secret number of rows changes:
+docs/theory.md, "A goal with confidence". In its symbols :class:`Margins` holds R_t (``runs``) and
+the shares of Σ β_t = 1 − confidence; :meth:`Margins.deviations` is z_t, :meth:`Margins.sampling`
+is h, and :func:`population_bound` takes L, c and h. Comparing is post-processing of a private
+score: margins cost no privacy.
 
 **Private scoring.** The query is a sum over the held-out rows. A row adds its merit minus C, where
 the merit is a whole number of steps from 0 to S that depends on this row alone

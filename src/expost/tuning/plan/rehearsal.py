@@ -1,18 +1,15 @@
 """Rehearse a job on made-up rows before anything is reserved: check every model, and time it.
 
 **Times.** A training of s steps takes a fixed time plus s times the time of a step. The time of a
-step is measured by the difference of two lengths, at the smallest and the largest batch size of the
-grid, for one model and for as many as train at once. It is interpolated for the batch sizes
-between. If the job has more rows than are made up here, two numbers of rows are measured and
-continued in a straight line. Scoring is measured in the same way.
+step is measured by the difference of two lengths, so that compilation is not multiplied, at the
+middle batch size of the grid, for one model and for as many as train at once.
 
 **Checks.** The whole candidate runs (training, decision, scoring) for each distinct model and
 optimiser, with batches of no row, of one row and of many, and with one and many scoring rows. The
 rows are random numbers of the same public shape, the randomness is seeded, and no private row is
 used. So what is refused here depends on public facts only, and its text may be shown.
 
-With an executor the rehearsal runs in one of its workers. Times are measured at two lengths, so
-that compilation and other fixed costs are not multiplied.
+With an executor the rehearsal runs in one of its workers.
 
 Tests: ``tests/tuning/test_rehearsal.py``.
 """
@@ -86,79 +83,26 @@ def _pace(group: Sequence[TrainAndScore], rows: int, scoring_rows: int, copies: 
         numbers = (Column(),) * first.recipe.features.width(schema.width)
         plain = replace(first.recipe, features=None, schema=replace(schema, columns=numbers))
         first = replace(first, recipe=plain, rows=None)
-    grid = [
-        (float(mechanism.configuration.batch_size), float(mechanism.configuration.epochs))
-        for mechanism in group
-    ]
-    recipe = first.recipe
-    columns = recipe.schema.width
-    key: Any = None
-    if recipe.factory is None:  # built-in models always take as long
-        how = (recipe.kind, recipe.class_count, first.configuration.optimiser, first.device)
-        key = (
-            *how,
-            first.hooks.threads,
-            rows,
-            scoring_rows,
-            columns,
-            tuple(grid),
-            min(copies, _TOGETHER),
-        )
-        if key in _known:
-            return _known[key]
-    measured = _measure(first, grid, rows, scoring_rows, columns, copies)
-    if key is not None:
-        _known[key] = measured
-    return measured
-
-
-def _measure(
-    first: TrainAndScore,
-    grid: Sequence[tuple[float, float]],
-    rows: int,
-    scoring_rows: int,
-    columns: int,
-    copies: int,
-) -> Pace:
-    batches = sorted({batch for batch, _ in grid})
-    ends = [batches[0], batches[-1]] if batches[-1] > 1.5 * batches[0] else [batches[-1]]
-    size = min(rows, max(math.ceil(batches[-1]), _VALUES // columns))
-    together = max(1, min(copies, _TOGETHER if first.device != "cpu" else _threads(first)))
-    alone, shared = [], []
-    fixed = 0.0
-    for batch in ends:
-        fixed, step = _step(first, size, rows, columns, batch, 1)
-        alone.append(step)
-        both = step if together == 1 else _step(first, size, rows, columns, batch, together)[1]
-        shared.append(both / together)
-    score = _score(first, scoring_rows, columns)
-
-    def mean(steps: Sequence[float]) -> float:
-        total = 0.0
-        for batch, epochs in grid:
-            total += np.interp(batch, ends, steps) * max(1.0, epochs * rows / batch)
-        return float(total / len(grid))
-
-    return Pace(mean(alone) + score, mean(shared) + score, fixed)
-
-
-def _step(
-    first: TrainAndScore, size: int, rows: int, columns: int, batch: float, models: int
-) -> tuple[float, float]:
-    """Return the fixed time and the time of a step, for models that train together."""
-    least = _LENGTHS["cpu" if first.device == "cpu" else "cuda"]
-    fixed, step = _line(lambda steps: _train(first, size, columns, batch, models, steps), *least)
-    small = max(math.ceil(batch), size // 4)
-    if size == rows or small >= size:
-        return fixed, step
-    less_fixed, less = _line(
-        lambda steps: _train(first, small, columns, batch, models, steps), *least
-    )
-    more = (rows - size) / (size - small)
-    return (
-        max(fixed + more * (fixed - less_fixed), fixed),
-        max(step + more * (step - less), step),
-    )
+    how = [mechanism.configuration for mechanism in group]
+    batch = float(sorted(one.batch_size for one in how)[len(how) // 2])
+    steps = float(np.mean([max(1.0, one.epochs * rows / one.batch_size) for one in how]))
+    recipe, threads = first.recipe, _threads(first)
+    together = max(1, min(copies, _TOGETHER if first.device != "cpu" else threads))
+    model = (recipe.kind, recipe.class_count, recipe.schema.width, first.configuration.optimiser)
+    sizes = (rows, scoring_rows, batch, steps)
+    key = (*model, *sizes, first.device, threads, together)
+    if key in _known and recipe.factory is None:  # built-in models always take as long
+        return _known[key]
+    size = min(rows, max(math.ceil(batch), _VALUES // recipe.schema.width))
+    lengths = _LENGTHS["cpu" if first.device == "cpu" else "cuda"]
+    fixed, alone = _line(lambda count: _train(first, size, batch, 1, count), *lengths)
+    shared = alone
+    if together > 1:
+        line = _line(lambda count: _train(first, size, batch, together, count), *lengths)
+        shared = line[1] / together
+    score = _score(first, scoring_rows)
+    _known[key] = Pace(steps * alone + score, steps * shared + score, fixed)
+    return _known[key]
 
 
 def _line(timed: Callable[[int], float], first: int, few: int, many: int) -> tuple[float, float]:
@@ -175,9 +119,7 @@ def _line(timed: Callable[[int], float], first: int, few: int, many: int) -> tup
     return max(0.0, short - first * slope), slope
 
 
-def _train(
-    first: TrainAndScore, size: int, columns: int, batch: float, models: int, steps: int
-) -> float:
+def _train(first: TrainAndScore, size: int, batch: float, models: int, steps: int) -> float:
     """Return the seconds of a training of some steps on made-up rows."""
     data = rehearsal_data(first, size, 1)
     probe = probe_of(first.configuration, min(batch, size), steps * min(batch, size) / size)
@@ -188,24 +130,16 @@ def _train(
     return time.perf_counter() - started
 
 
-def _score(first: TrainAndScore, scoring_rows: int, columns: int) -> float:
+def _score(first: TrainAndScore, scoring_rows: int) -> float:
     """Return the seconds of scoring one model."""
-    size = min(scoring_rows, max(1, _VALUES // (16 * columns)))
+    size = max(1, min(scoring_rows, _VALUES // (16 * first.recipe.schema.width)))
     probe = replace(first, configuration=probe_of(first.configuration, 1.0, 1.0))
     (trained,) = probe.train([probe], rehearsal_data(first, 1, 1), [SimulationRandomness(0)])
-
-    def timed(rows: int) -> float:
-        data = rehearsal_data(first, 1, rows)
+    data = rehearsal_data(first, 1, size)
+    for _ in range(2):  # the first one compiles
         started = time.perf_counter()
         probe.rate(trained.parameters, data, SimulationRandomness(0))
-        return time.perf_counter() - started
-
-    timed(size)
-    whole = timed(size)
-    if size == scoring_rows:
-        return whole
-    part = timed(max(1, size // 4))
-    return whole + max(0.0, whole - part) / (size - size // 4) * (scoring_rows - size)
+    return (time.perf_counter() - started) * scoring_rows / size
 
 
 def _threads(first: TrainAndScore) -> int:

@@ -47,11 +47,12 @@ import numpy as np
 
 from expost.errors import InvalidInput
 from expost.features import Features
+from expost.features.columns import Column
 from expost.files import is_database
 from expost.tables.cells import frame_of
 from expost.tuning.request.metrics import OWN_METRICS, REGRESSION_METRICS
 from expost.tuning.request.setting_kinds import is_number
-from expost.tuning.request.settings import INDICATOR, NO_TARGET, DataSettings, fill_of
+from expost.tuning.request.settings import NO_TARGET, DataSettings
 from expost.tuning.request.tune_request import (
     GOALS,
     KEYS,
@@ -66,13 +67,7 @@ from expost.tuning.request.tune_request import (
 )
 from expost.tuning.rows.job_tables import Table, count_places
 from expost.tuning.rows.persons import given_persons, person_codes
-from expost.tuning.rows.table_schema import (
-    Column,
-    TableSchema,
-    find_column,
-    ordinal,
-    public_choice,
-)
+from expost.tuning.rows.table_schema import TableSchema, find_column, public_choice
 
 DATA_FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".npz")
 """Endings of files of rows."""
@@ -572,26 +567,14 @@ def _columns(settings: DataSettings, table: Table) -> list[Column]:
     for index, (name, type_) in enumerate(zip(table.names, table.types, strict=True)):
         kind = column_kind(settings, name)
         assert kind is not None
-        fill = settings.missing.get(name)
-        low, high = 0.0, 1.0
+        fact: Any = (0.0, 1.0)
         if kind == "number":
             bounds = settings.bounds
-            given = bounds[name] if isinstance(bounds, Mapping) else pairs[index % len(pairs)]
-            low, high = float(given[0]), float(given[1])
-        elif kind == "date":
-            low, high = (float(ordinal(day)) for day in settings.dates[name])
+            fact = bounds[name] if isinstance(bounds, Mapping) else pairs[index % len(pairs)]
+        elif kind in ("date", "category"):
+            fact = settings.dates[name] if kind == "date" else settings.categories[name]
         _check_type(name, kind, type_)
-        columns.append(
-            Column(
-                kind,
-                low,
-                high,
-                tuple(settings.categories.get(name, ())),
-                None if fill is None or fill == INDICATOR else fill_of(settings, name),
-                fill == INDICATOR,
-                name,
-            )
-        )
+        columns.append(Column.of(kind, name, fact, settings.missing.get(name)))
     _check_integers(settings, table)
     return columns
 

@@ -14,17 +14,15 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from expost.errors import InvalidInput
+from expost.features.columns import INDICATOR, fill_number
 from expost.files import is_database
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
-from expost.tables.cells import Label, truth_values
+from expost.tables.cells import Label
 from expost.training.configuration import OWN
 from expost.tuning.request.factories import architectures_of, name_of
 from expost.tuning.request.metrics import (
@@ -51,8 +49,6 @@ from expost.tuning.request.tune_request import (
 )
 from expost.tuning.rows.table_schema import Bounds, Choice, public_choice
 
-INDICATOR = "indicator"
-"""The fill of a column whose missing values get a number of their own."""
 AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights", "feature_maps")
 """Settings of the grid: those that every grid has, and those that it may have."""
@@ -597,20 +593,10 @@ def _check_missing(request: TuneRequest, settings: DataSettings) -> None:
             if iso_day(fill) is None:
                 request.refuse("missing", f'give an ISO date or "indicator" for {column!r}')
         elif column in settings.booleans:
-            if not isinstance(fill, (bool, int, str)) or math.isnan(fill_of(settings, column)):
+            if not isinstance(fill, (bool, int, str)) or math.isnan(fill_number("boolean", fill)):
                 request.refuse("missing", f'give true, false or "indicator" for {column!r}')
         elif not is_number(fill):
             request.refuse("missing", f'give a public number or "indicator" for {column!r}')
-
-
-def fill_of(settings: DataSettings, column: str) -> float:
-    """Return the public fill value of a column as the number that its cells become."""
-    fill = settings.missing[column]
-    if column in settings.dates:
-        return float(date.fromisoformat(iso_day(fill) or "").toordinal())
-    if column in settings.booleans:
-        return float(truth_values(np.array([fill], dtype=object))[0])
-    return float(fill)
 
 
 def _search(request: TuneRequest) -> SearchSettings:

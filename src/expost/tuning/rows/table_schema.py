@@ -23,9 +23,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from difflib import get_close_matches
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,78 +35,15 @@ from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
 from expost.features import EncodedColumns, Features, OrientedGradients, features_from_dict
 from expost.features.choice import function_names
-from expost.features.columns import BINS
+from expost.features.columns import BINS, Column, numbers_among
 from expost.features.pictures import picture_shape
-from expost.features.text import HashedText
 from expost.selection.held_out import SHARES
-from expost.tables.cells import (
-    Label,
-    class_numbers,
-    day_numbers,
-    label_indices,
-    numbers,
-    truth_values,
-)
+from expost.tables.cells import Label, class_numbers, numbers
 from expost.training.lattice_rows import rounded_rows
 from expost.tuning.request.factories import FeatureFunction
 
 Bounds = tuple[tuple[float, float], ...]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
-
-# Saved models depend on every parameter. Unsigned: encoded rows are in [0, 1].
-_TEXT = HashedText(1024, words=(1, 2), characters=(3, 5), limit=10_000, signed=False)
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column and the public facts about it."""
-
-    kind: str = "number"
-    low: float = 0.0
-    high: float = 1.0
-    categories: tuple[Label, ...] = ()
-    fill: float | None = None
-    indicator: bool = False
-    name: str | None = None
-
-    @property
-    def width(self) -> int:
-        """How many numbers the column becomes."""
-        if self.kind == "text":
-            return _TEXT.dimension
-        return len(self.categories) + 1 if self.kind == "category" else 1 + self.indicator
-
-    def encode(self, cells: Array) -> Array:
-        """Return the numbers of each cell, an array of shape (rows, :attr:`width`).
-
-        Numbers are in [0, 1]. They are NaN where a cell cannot be used.
-        """
-        if self.kind == "category":
-            values = label_indices(cells, self.categories)
-            values = np.where(np.isnan(values), len(self.categories), values).astype(np.int64)
-            return np.eye(self.width)[values]
-        if self.kind == "text":
-            return _TEXT.values([cells])
-        read = {"number": numbers, "boolean": truth_values, "date": day_numbers}[self.kind](cells)
-        return self.scale(read)
-
-    def scale(self, values: Array) -> Array:
-        """Clip and scale numbers, and replace missing ones where that is public knowledge."""
-        missing = np.isnan(values)
-        if self.fill is not None:
-            values = np.where(missing, self.fill, values)
-        scaled = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
-        if not self.indicator:
-            return np.asarray(scaled)[:, None]
-        return np.column_stack([np.where(missing, 0.5, scaled), missing.astype(np.float64)])
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the facts that differ from the defaults, in JSON types."""
-        facts = {name: value for name, value in vars(self).items() if value != vars(_PLAIN)[name]}
-        return facts | {"low": self.low, "high": self.high}
-
-
-_PLAIN = Column()
 
 
 @dataclass(frozen=True)
@@ -252,16 +187,6 @@ def near(wanted: str, names: Sequence[str], subject: str = "it has") -> str:
     return f"; {subject} the columns " + ", ".join(repr(name) for name in names[:20]) + more
 
 
-def ordinal(text: str) -> int:
-    """Return the ordinal number of an ISO date."""
-    return date.fromisoformat(text).toordinal()
-
-
-def ascending(values: Sequence[float]) -> bool:
-    """Return whether numbers ascend strictly."""
-    return all(a < b for a, b in pairwise(values))
-
-
 Choice = str | Mapping[str, Any] | Features
 """What a job says about features: "auto", "plain", a record, or in Python the features."""
 
@@ -309,16 +234,9 @@ def features_for(
             return OrientedGradients(sides, norm=norm)
     named = schema.names is not None
     bins = BINS if wanted == "auto" and named and not regression else 0
-    numbers, position = [], 0
-    for column in schema.columns:
-        if column.kind in ("number", "date"):
-            numbers.append((position, column.low, column.high))
-        position += column.width
-    if not named and schema.width >= _WIDE:
-        numbers = []
+    numbers = [] if not named and schema.width >= _WIDE else numbers_among(schema.columns)
     logarithm = wanted == "auto" and named and not regression
-    dated = {column.name for column in schema.columns if column.kind == "date"}
-    return EncodedColumns(schema.width, tuple(numbers), bins, logarithm and not dated, norm=norm)
+    return EncodedColumns(schema.width, tuple(numbers), bins, logarithm, norm=norm)
 
 
 def picture_sides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
