@@ -18,7 +18,7 @@ Each user has one number: the groups they are in, or the most rows (or the large
 sign) that they have in one group. The exponential
 mechanism looks for the least cap that at most a share q of all users is above: its quality is
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
-a user changes either term by at most 1, so accepting c with probability e^{−η(best − quality)/2} is
+a user changes either term by at most 1, so choosing c with a probability proportional to e^{−η(best − quality)/2} is
 η-DP, and η²/8-zCDP (bounded range). Coins are exact.
 
 **What the caps remove** (:func:`removed_share`). Per user: pairs (users), rows, the amount Σ|v| of
@@ -32,11 +32,10 @@ Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import accumulate
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -58,6 +57,7 @@ _PART = "expost_part"  # which of several queries
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
+_HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
 _FOR_DROPPED = Fraction(9, 10)  # of the price of the share of dropped pairs, likewise
@@ -219,15 +219,13 @@ def measured(
     """Return one row per user and group, of usable rows, with what the user contributes there.
 
     Also: how much that keeps (``_KEPT``), and how much is removed if the pair is kept (``_GAP``)
-    or not (``_WHOLE``). ``collated`` says that equal users may be written differently (a collation,
-    −0.0).
+    or not (``_WHOLE``). Where users are counted every pair is worth 1, and has none of these.
+    ``collated`` says that equal users may be written differently (a collation, −0.0).
     """
     ibis = ibis_module()
     rows = usable(rows, measure, keys)
     if measure.kind == "users":
-        pairs = rows.select(USER, GROUP).distinct()
-        one, none = ibis.literal(1, "int64"), ibis.literal(0, "int64")
-        return pairs.mutate(**{_FIRST: one, _KEPT[0]: one, _GAP[0]: none, _WHOLE[0]: one})
+        return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
         pairs = rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: ibis._.count()})
         kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
@@ -244,8 +242,7 @@ def measured(
     occurrence = ibis.row_number().over(alike).cast("string")
     rows = rows.mutate(**{_WHO: user_text(rows, collated), _OCCURRENCE: occurrence})
     order = [salted_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
-    rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
-    rows = rows.mutate(**{_RANK: rank})
+    rows = _ranked(rows, [USER, GROUP], order)
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
     sums = {}
     if measure.kind == "mean":
@@ -269,37 +266,72 @@ def totals(
 ) -> Any:
     """Return the query for one row per group: sums over the pairs that the cap keeps.
 
-    With a ``limit`` also what is kept and removed in all, at most that much per user.
+    With a ``limit`` a row without a group is added: what is kept and removed in all, at most that
+    much per user.
     """
-    ibis = ibis_module()
-    names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
-    if most is None:
-        order = [pairs[GROUP]]
-    else:
+    if most is not None:
         pairs = pairs.mutate(**{_WHO: user_text(pairs, collated)})
         order = [salted_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
-    if most is not None or limit is not None:
-        rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
-        pairs = pairs.mutate(**{_RANK: rank})
-    kept = ibis.literal(True) if most is None else pairs[_RANK] < most
-    amounts = {name: kept.ifelse(pairs[name], 0) for name in names}
-    amounts[_USERS] = kept.ifelse(1, 0)
-    if limit is None:
-        sums = list(amounts)
-        pairs = pairs.mutate(**amounts)
-    else:
-        parts = range(len(names))
-        amounts |= {_KEPT[part]: kept.ifelse(pairs[_KEPT[part]], 0) for part in parts}
-        amounts |= {
-            _GAP[part]: kept.ifelse(pairs[_GAP[part]], pairs[_WHOLE[part]]) for part in parts
-        }
-        pairs = pairs.mutate(**amounts)
-        sums = list(amounts)
-        limited = _limited(pairs, _KEPT[: len(names)], limit)
-        pairs = pairs.mutate(**limited, **_limited(pairs, _GAP[: len(names)], limit))
-    return pairs.group_by(GROUP).aggregate(
-        **{name: pairs[name].sum().cast("int64") for name in sums}
+        pairs = _ranked(pairs, USER, order)
+    elif limit is not None and _FIRST not in pairs.columns:
+        pairs = _ranked(pairs, USER, [pairs[GROUP]])
+    if _FIRST not in pairs.columns:
+        return _pair_totals(pairs, most, limit)
+    names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
+    inside = ibis_module().literal(True) if most is None else pairs[_RANK] < most
+    kept = pairs.filter(inside)
+    groups = kept.group_by(GROUP).aggregate(
+        **{name: _whole(kept[name]) for name in names}, **{_USERS: kept.count()}
     )
+    return groups if limit is None else _with_amounts(groups, pairs, inside, len(names), limit)
+
+
+def _ranked(pairs: Any, by: str | list[str], order: list[Any]) -> Any:
+    """The rows with their rank, from 0, among those that are alike in ``by``."""
+    ibis = ibis_module()
+    rank = ibis.row_number().over(ibis.window(group_by=by, order_by=order))
+    return pairs.mutate(**{_RANK: rank})
+
+
+def _pair_totals(pairs: Any, most: int | None, limit: int | None) -> Any:
+    """The totals of pairs that are worth 1 each: ranks say how many of a user are counted."""
+    kept = pairs if most is None else pairs.filter(pairs[_RANK] < most)
+    if limit is None:
+        return kept.group_by(GROUP).aggregate(**{_FIRST: kept.count(), _USERS: kept.count()})
+    rank, last = pairs[_RANK], MOST_UNITS if most is None else most
+    counted = {
+        _FIRST: rank < last,
+        _KEPT[0]: rank < min(last, limit),
+        _GAP[0]: (rank >= last) & (rank < last + limit),
+    }
+    sums = {name: _whole(test.ifelse(1, 0)) for name, test in counted.items()}
+    return pairs.group_by(GROUP).aggregate(**sums, **{_USERS: sums[_FIRST]})
+
+
+def _with_amounts(groups: Any, pairs: Any, inside: Any, parts: int, limit: int) -> Any:
+    """The totals and, in a row without a group, the amounts of all users.
+
+    Both read one list of pairs with ranks, which an engine makes once.
+    """
+    ibis = ibis_module()
+    kept, gaps, wholes = _KEPT[:parts], _GAP[:parts], _WHOLE[:parts]
+    amounts = {name: inside.ifelse(pairs[name], 0) for name in kept}
+    amounts |= {
+        gap: inside.ifelse(pairs[gap], pairs[whole])
+        for gap, whole in zip(gaps, wholes, strict=True)
+    }
+    users = pairs.group_by(USER).aggregate(**{name: _whole(one) for name, one in amounts.items()})
+    limited = _limited(users, kept, limit) | _limited(users, gaps, limit)
+    everybody = users.aggregate(**{name: _whole(amount) for name, amount in limited.items()})
+    zero, own = ibis.literal(0, "int64"), groups.columns[1:]
+    added = everybody.mutate(**{GROUP: ibis.null("string")}, **dict.fromkeys(own, zero))
+    groups = groups.mutate(**dict.fromkeys(amounts, zero))
+    return ibis.union(groups, added.select(*groups.columns))
+
+
+def _whole(numbers: Any) -> Any:
+    """A sum as a number of 64 bits; 0 for no rows."""
+    return numbers.sum().fill_null(0).cast("int64")
 
 
 def distinct_totals(
@@ -351,30 +383,22 @@ def distinct_totals(
     )
 
 
-def _limited(pairs: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
-    """The amounts of a user in all groups, at most ``limit`` together, on one of the user's pairs.
+def _limited(users: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
+    """The amounts of a user in all groups, at most ``limit`` together.
 
     Two amounts that are too large are scaled; the factor is a little below the quotient, so that
     no rounding leads above the limit.
     """
     ibis = ibis_module()
-    whole = {
-        name: pairs[name].sum().over(ibis.window(group_by=USER)).cast("int64") for name in names
-    }
     if len(names) == 1:
-        bounded = {names[0]: ibis.least(whole[names[0]], ibis.literal(limit))}
-    else:
-        both = whole[names[0]] + whole[names[1]]
-        factor = limit * (1 - 1e-9) / ibis.greatest(both, ibis.literal(1)).cast("float64")
-        bounded = {
-            name: (both <= limit).ifelse(
-                amount, (amount.cast("float64") * factor).floor().cast("int64")
-            )
-            for name, amount in whole.items()
-        }
+        return {names[0]: ibis.least(users[names[0]], ibis.literal(limit))}
+    both = users[names[0]] + users[names[1]]
+    factor = limit * (1 - 1e-9) / ibis.greatest(both, ibis.literal(1)).cast("float64")
     return {
-        name: (pairs[_RANK] == 0).ifelse(amount, 0).cast("int64")
-        for name, amount in bounded.items()
+        name: (both <= limit).ifelse(
+            users[name], (users[name].cast("float64") * factor).floor().cast("int64")
+        )
+        for name in names
     }
 
 
@@ -409,7 +433,8 @@ def run_several_totals(queries: Sequence[Any]) -> list[GroupValues]:
 
 def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
     """The values of groups from the columns of a query."""
-    order = sorted(range(len(sums[GROUP])), key=lambda row: str(sums[GROUP][row]))
+    listed = [row for row, group in enumerate(sums[GROUP]) if group is not None]
+    order = sorted(listed, key=lambda row: str(sums[GROUP][row]))
 
     def column(name: str) -> npt.NDArray[np.int64]:
         return np.array([int(sums[name][row]) for row in order], dtype=np.int64)
@@ -487,11 +512,16 @@ def salted_hash(rows: Any, names: list[str], salt: str) -> Any:
     if engine == "postgres":  # bytes: a text would be sorted by the collation of the database
         utf8 = _builtin("convert_to", ("string", "string"), "binary")(text, "UTF8")
         return _builtin("decode", ("string", "string"), "binary")(
-            _builtin("md5", ("binary",), "string")(utf8), "hex"
+            _first(_builtin("md5", ("binary",), "string")(utf8)), "hex"
         )
     if engine in ("duckdb", "pyspark"):
-        return _builtin("md5", ("string",), "string")(text)
+        return _first(_builtin("md5", ("string",), "string")(text))
     return text.hash()
+
+
+def _first(digits: Any) -> Any:
+    """The first digits of a hash; Ibis' own ``left`` would compute the hash twice."""
+    return _builtin("left", ("string", "int64"), "string")(digits, _HASH)
 
 
 def _builtin(name: str, inputs: tuple[str, ...], output: str) -> Any:
@@ -522,14 +552,32 @@ def choose_cap(
         above = sum(number for size, number in users.items() if size > cap)
         quality.append(-max(above - share * everybody, share * everybody - before))
         before = above
-    best = max(quality)
-    largest = candidates[-1]
-    weights = [(largest // cap) ** 2 if favour_small else 1 for cap in candidates]
-    upto = list(accumulate(weights))
-    while True:
-        index = bisect_right(upto, randomness.below(upto[-1]))
-        if coins.bernoulli_exp(rate * (best - quality[index]) / 2, randomness):
-            return candidates[index]
+    best, largest = max(quality), candidates[-1]
+    weights = tuple((largest // cap) ** 2 if favour_small else 1 for cap in candidates)
+    powers = tuple(rate * (best - one) / 2 for one in quality)
+    return candidates[coins.invert(ExponentialLaw(weights, powers), randomness)]
+
+
+@dataclass(frozen=True)
+class ExponentialLaw:
+    """P(i) ∝ weight_i·e^{−power_i}: the exponential mechanism, drawn exactly and in one go.
+
+    Proposals that are accepted with probability e^{−power} would take long where the weight of the
+    best ones is small, and the time would tell something about the powers.
+    """
+
+    weights: tuple[int, ...]
+    powers: tuple[Fraction, ...]
+
+    def masses(self, precision: int) -> Iterator[coins.Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`.coins.Law.masses`."""
+        a = coins.arithmetic(precision)
+        parts = [
+            a.times_ratio(a.exp_minus(a.rational(power)), weight, 1)
+            for weight, power in zip(self.weights, self.powers, strict=True)
+        ]
+        whole = reduce(a.add, parts)
+        yield from (a.over(part, whole) for part in parts)
 
 
 def cap_candidates(most: int) -> list[int]:
