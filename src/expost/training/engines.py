@@ -204,14 +204,14 @@ class FleetRun:
 
         sources, seeds = streams(self.sources), self._seeds()
         sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
-        first = [np.asarray(sums.start([seed])[0].numpy()) for seed in seeds]
+        first = dict(enumerate(np.asarray(sums.start([seed])[0].numpy()) for seed in seeds))
         threaded = ThreadedSums(sums, min(self.threads, len(planned)))
         scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
 
         def train_one(model: int) -> Array:
             plan, configuration = planned[model], self.configurations[model]
             settings = step_settings(configuration, plan, sums.width, sums.exact_rows)
-            state, source = state_of(first[model]), sources[model]
+            state, source = state_of(first.pop(model)), sources[model]
             sample = np.empty(sums.rows, dtype=np.int64)
             batch, stride = float(configuration.batch_size), max(1, plan.steps // 100)
             with threaded.sums() as mine:
@@ -220,8 +220,12 @@ class FleetRun:
                 for step in range(1, plan.steps + 1):
                     count = poisson_sample(source, settings.rate, sums.rows, sample)
                     mine.before_step(step)
-                    state.total[:] = mine.of_one(
-                        state.parameters, sample[:count], settings.bound.clip, scratch
+                    mine.add_up(
+                        state.parameters,
+                        sample[:count],
+                        settings.bound.clip,
+                        scratch,
+                        state.total,
                     )
                     if noisy(state, settings, source) > 0:
                         settle_state(state, settings, source)
@@ -397,6 +401,9 @@ class FleetRun:
             range(len(planned)),
             key=lambda index: -planned[index].steps * planned[index].sampling_rate,
         )
+        if workers == 1 or len(planned) == 1:  # a thread would not use what this one has freed
+            trained = {index: train_one(index) for index in order}
+            return [trained[index] for index in range(len(planned))]
         with ThreadPoolExecutor(max_workers=workers) as pool:
             futures = {index: pool.submit(train_one, index) for index in order}
             try:

@@ -7,9 +7,8 @@ point (:mod:`expost.training._native.fixed_point`): every contribution is rounde
 a sum by its own contribution only, whatever the order.
 
 ``rows`` are the numbers of the rows that count, ``factors`` their clip factors in the same order.
-Other rows are never read, so a gradient that is not finite does no harm.
-:func:`convolution_gradients` computes per-example gradients of convolutions without a copy of their
-patches.
+Other rows are never read, so a gradient that is not finite does no harm. :func:`write_products`
+computes per-example gradients of linear layers and convolutions, without a copy of their patches.
 
 Tests: ``tests/training/test_gradient_parts.py``.
 """
@@ -41,7 +40,8 @@ __all__ = [
     "channels_last",
     "combine_tokens",
     "from_steps",
-    "write_convolution_gradients",
+    "row_squares",
+    "write_products",
 ]
 
 
@@ -111,26 +111,48 @@ def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
 
 
 @kernel
-def write_convolution_gradients(
+def write_products(
     images: Array, slopes: Array, shape: tuple[int, int, int], out_shape: tuple[int, int, int],
-    kernel_size: tuple[int, int], stride: tuple[int, int], out: Array
+    kernel_size: tuple[int, int], stride: tuple[int, int], times: int,
+    rows: Array, more: bool, out: Array
 ) -> None:  # fmt: skip
     """Write the gradients of a convolution's weight: rows × (kernel · channels · outputs).
 
     ``images`` (with their border of zeros) and ``slopes`` have the channels last and are flat, with
-    one vector of padding at the end; ``shape`` and ``out_shape`` are height, width and channels of
-    one of them. Patches are read directly from the images.
+    padding at the end; ``shape`` and ``out_shape`` are height, width and channels of one of them.
+    Patches are read directly from the images. A row has ``times`` images, whose gradients are added
+    up; with ``more``, to what ``out`` holds.
+
+    The numbers of a row depend on its images and slopes only, and are the same bits at every call.
     """
     (height, width, channels), (high, wide, outputs) = shape, out_shape
     (kh, kw), (sh, sw) = kernel_size, stride
     line, run, zeros = width * channels, kw * channels, np.zeros(VECTOR, dtype=images.dtype)
     flat, size = out.reshape(-1), kh * run * outputs
-    for row in range(len(out)):
-        first, target = row * height * line, row * high * wide * outputs
-        for y in range(kh):
-            product(run, outputs, images, first + y * line, 1, sh * line, sw * channels,
-                    slopes, target, wide * outputs, outputs, high, wide, zeros, 0, 0,
-                    flat, row * size + y * run * outputs, outputs)  # fmt: skip
+    for e in range(len(rows)):
+        for index in range(times):
+            image = rows[e] * times + index
+            first, target = image * height * line, image * high * wide * outputs
+            for y in range(kh):
+                here = e * size + y * run * outputs
+                if more or index > 0:
+                    before, step, along = flat[here:], outputs, 1
+                else:
+                    before, step, along = zeros, 0, 0
+                product(run, outputs, images, first + y * line, 1, sh * line, sw * channels,
+                        slopes, target, wide * outputs, outputs, high, wide, before, step, along,
+                        flat, here, outputs)  # fmt: skip
+
+
+@kernel
+def row_squares(values: Array, out: Array) -> None:
+    """Write the squared norm of each row, in float64."""
+    for row in range(len(values)):
+        total = 0.0
+        for k in range(values.shape[1]):
+            value = np.float64(values[row, k])
+            total += value * value
+        out[row] = total
 
 
 @kernel

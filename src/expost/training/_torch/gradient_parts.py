@@ -4,6 +4,9 @@ A part holds what is needed of the gradient of one parameter, for all examples o
 many models. The gradient itself is stored only where it is small:
 
 - :class:`Stored`: the gradient of every example.
+- :class:`Written`: the gradient is Σ_p slope_p ⊗ input_p. A kernel writes it twice, for some
+  examples at a time: first for the norm, then for the sum. It writes the same bits, so the norm is
+  that of the numbers that are summed, as if they had been stored.
 - :class:`Outer`: the gradient is slope ⊗ input, with norm ‖slope‖·‖input‖.
 - :class:`Positions`: the gradient is Σ_p slope_p ⊗ input_p, with few positions. Its norm is
   computed from two Gram matrices, and never too small.
@@ -11,7 +14,8 @@ many models. The gradient itself is stored only where it is small:
 
 There are two ways to sum. :meth:`Part.add` makes exact sums in fixed point on a CPU
 (:mod:`expost.training._native.gradient_sums`); all parts but :class:`Positions` have it.
-:meth:`Part.total` makes float64 matrix products on any device; the bound on their rounding is
+:meth:`Part.total` makes float64 matrix products on any device; all but :class:`Written` have it.
+The bound on their rounding is
 :func:`expost.training.exact_noise.rounding_slack`. It holds because the terms of a row are those
 whose norm was computed: equal tokens are added before the norm is taken, and the norm from Gram
 matrices contains their error.
@@ -21,9 +25,10 @@ Tests: ``tests/training/test_gradient_parts.py``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +38,7 @@ from expost.training._torch.clipped_sums import VANISHED
 from expost.training._torch.convolutions import ghost_square, squared_norms
 
 Tensor = torch.Tensor
+_BLOCK = 1 << 20  # numbers of gradients that are written at a time
 
 
 class Part(ABC):
@@ -47,16 +53,16 @@ class Part(ABC):
     def square(self) -> Tensor:
         """Return the squared norm of each example's gradient: models × examples, float64."""
 
-    @abstractmethod
     def clear(self, good: Tensor) -> None:
         """Set the examples that are not ``good`` (models × examples) to zero.
 
         A factor of zero is not enough, as zero times infinity is not a number.
         """
+        raise NotImplementedError("this part is for exact sums only")
 
-    @abstractmethod
     def total(self, factors: Tensor, kernels: Any) -> Tensor:
         """Return the sum of the gradients times their factors: models × size, float64."""
+        raise NotImplementedError("this part is for exact sums only")
 
     def summed(self, factors: Tensor, kernels: Any) -> Tensor:
         """Return :meth:`total` in the order of the parameter."""
@@ -77,9 +83,9 @@ class Part(ABC):
         self.add(rows, factors, anchor, own)
         sums += self.order(torch.from_numpy(own)[None])[0].numpy()
 
-    @abstractmethod
     def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
         """Add the gradients of these rows of the only model to ``sums``, in steps of the grid."""
+        raise NotImplementedError("this part is for matrix products only")
 
 
 class Stored(Part):
@@ -109,6 +115,71 @@ class Stored(Part):
         from expost.training._native.gradient_sums import add_stored
 
         add_stored(_array(self.values[0]), rows, factors, anchor, sums)
+
+
+class Products(NamedTuple):
+    """One call of a layer whose gradient is Σ_p slope_p ⊗ input_p, as the kernel reads it."""
+
+    images: Array  # with the channels last, flat
+    slopes: Array  # the same, with padding at the end
+    shape: tuple[int, int, int]  # height, width and channels of an image
+    out_shape: tuple[int, int, int]  # the same of the slopes
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    times: int  # images per example
+
+
+class Written(Part):
+    """Gradients of one model that are written whenever they are needed."""
+
+    def __init__(self, name: str, calls: Sequence[Products], examples: int) -> None:
+        first = calls[0]
+        super().__init__(name, math.prod(first.kernel) * first.shape[2] * first.out_shape[2])
+        self.calls, self.examples = calls, examples
+
+    @property
+    def held(self) -> int:
+        return sum(len(call.images) + len(call.slopes) for call in self.calls)
+
+    def stored(self) -> Stored:
+        """Return the same part, with all gradients."""
+        values = self._empty(self.examples)
+        self._write(np.arange(self.examples), values)
+        part = Stored(self.name, torch.from_numpy(values)[None])
+        part.order = self.order
+        return part
+
+    def square(self) -> Tensor:
+        from expost.training._native.gradient_sums import row_squares
+
+        squares = np.empty(self.examples)
+        for some, values in self._blocks(np.arange(self.examples)):
+            row_squares(values, squares[some])
+        return torch.from_numpy(squares)[None] + self.size * VANISHED
+
+    def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
+        from expost.training._native.gradient_sums import add_stored
+
+        for some, values in self._blocks(rows):
+            add_stored(values, np.arange(len(values)), factors[some], anchor, sums)
+
+    def _blocks(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+        """Yield the gradients of some rows at a time, in memory that is used again."""
+        count = max(1, _BLOCK // self.size)
+        values = self._empty(min(count, len(rows)))
+        for first in range(0, len(rows), count):
+            some = slice(first, min(first + count, len(rows)))
+            self._write(rows[some], values[: some.stop - first])
+            yield some, values[: some.stop - first]
+
+    def _empty(self, rows: int) -> Array:
+        return np.empty((rows, self.size), dtype=self.calls[0].images.dtype)
+
+    def _write(self, rows: Array, out: Array) -> None:
+        from expost.training._native.gradient_sums import write_products
+
+        for index, call in enumerate(self.calls):
+            write_products(*call, rows, index > 0, out)
 
 
 class Outer(Part):
@@ -173,9 +244,6 @@ class Positions(Part):
         scaled = (self.slopes * factors[:, :, None, None]).flatten(1, 2)
         inputs = self.inputs.to(factors.dtype).flatten(1, 2)
         return torch.bmm(scaled.transpose(1, 2), inputs).flatten(1)
-
-    def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
-        raise NotImplementedError("norms from Gram matrices are for matrix products only")
 
 
 class Tokens(Part):

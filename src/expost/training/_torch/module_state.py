@@ -62,7 +62,15 @@ def generator_state(given: bytes) -> Tensor:
     return torch.from_numpy(fresh)
 
 
-class WholeState(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that does not load torch's compiler, which takes 110 MB and seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class WholeState(_Mode):  # type: ignore[no-untyped-call]
     """Draws coins and exponential numbers on a CPU from uniform ones.
 
     torch's own versions start a generator of 31 bits on some processors.
@@ -120,7 +128,7 @@ class RowError(Exception):
     """A row made an operation raise, and the module went another way than for zeros."""
 
 
-class OnlyRowwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OnlyRowwise(_Mode):  # type: ignore[no-untyped-call]
     """Notes what ``vmap`` computes wrongly where :class:`RowsApart` does not see it (scripts)."""
 
     refusal: InvalidInput | None = None

@@ -156,7 +156,9 @@ class ModuleTaps:
         leaves = [self.anchor, *copies.values()]
         gradients: tuple[Tensor | None, ...] = (None,) * len(leaves)
         if outputs.requires_grad:
-            gradients = torch.autograd.grad(outputs, leaves, slopes, allow_unused=True)
+            with torch.enable_grad():  # given slopes, torch would load sympy
+                weighted = (outputs * slopes).sum()
+            gradients = torch.autograd.grad(weighted, leaves, allow_unused=True)
         parts: list[Part] = [
             Stored(name, value.flatten(2))
             for name, value in zip(copies, gradients[1:], strict=True)

@@ -37,14 +37,15 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut
 from expost.training._torch.convolutions import kernels_of
-from expost.training._torch.gradient_parts import Part
+from expost.training._torch.gradient_parts import Part, Written
 from expost.training._torch.module_state import Parameters, WholeState, seed_draws
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
 from expost.training._torch.reachable_state import ReachableState
 from expost.training.exact_noise import contribution_step
 
-_WORKING_SET = 1 << 29  # bytes of a chunk on a CPU; larger ones are slower
-_FEWEST = 16  # rows of a pass: for one to three rows, torch's products add in another order
+_WORKING_SET = 1 << 27  # bytes of a chunk on a CPU; larger ones are slower
+_KEPT = 1 << 25  # bytes of per-example gradients that are not computed twice
+_FEWEST = 8  # rows of a pass: for one to three rows, torch's products add in another order
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "softmax": lambda outputs, target: functional.cross_entropy(outputs, target.to(torch.int64)),
@@ -184,11 +185,12 @@ class ModuleSums(ClippedSums):
         generator: Any = torch.random if blank.device.type == "cpu" else torch.cuda
         before = generator.get_rng_state()
         with self.taps.state.kept():
-            self._parts(self._blank_parameters(), blank.expand(1, 2, *blank.shape), None)
+            self._parts(self._blank_values(), blank.expand(1, 2, *blank.shape), None)
         return not torch.equal(before, generator.get_rng_state())
 
-    def _blank_parameters(self) -> torch.Tensor:
-        return torch.zeros(1, self.width, dtype=torch.float64, device=self.X.device)
+    def _blank_values(self) -> dict[str, torch.Tensor]:
+        trained = self.parameters.trained.items()
+        return {name: torch.zeros_like(value, requires_grad=False)[None] for name, value in trained}
 
     def _measure(self, blank: torch.Tensor) -> int:
         """Return the bytes that one example of one model needs."""
@@ -205,7 +207,7 @@ class ModuleSums(ClippedSums):
                 layer.register_forward_hook(count)
             self.module(blank[None])
         with self.taps.state.kept():
-            parts = self._parts(self._blank_parameters(), blank[None, None], None)
+            parts = self._parts(self._blank_values(), blank[None, None], None)
             stored = sum(3 * part.held for part in parts)
         return (seen[0] + stored) * self.parameters.itemsize
 
@@ -213,7 +215,11 @@ class ModuleSums(ClippedSums):
         return self._bytes
 
     def _parts(
-        self, parameters: torch.Tensor, X: torch.Tensor, y: torch.Tensor | None, model: int = 0
+        self,
+        values: dict[str, torch.Tensor],
+        X: torch.Tensor,
+        y: torch.Tensor | None,
+        model: int = 0,
     ) -> list[Part]:
         """Return the gradients of a batch; without targets, of the sum of the outputs.
 
@@ -221,7 +227,7 @@ class ModuleSums(ClippedSums):
         """
         whole = WholeState() if self.draws and not X.is_cuda else nullcontext()  # type: ignore[no-untyped-call]
         with whole:
-            outputs, copies = self.taps.outputs(X, self._values(parameters))
+            outputs, copies = self.taps.outputs(X, values)
         if y is None:
             slopes = torch.ones_like(outputs)
         else:
@@ -229,19 +235,25 @@ class ModuleSums(ClippedSums):
         with torch.no_grad():
             return self.taps.gradients(outputs, copies, slopes)
 
-    def chunk(
-        self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    def batch(
+        self,
+        parameters: torch.Tensor,
+        rows: torch.Tensor,
+        taken: torch.Tensor,
+        clips: torch.Tensor,
+        memory: int,
     ) -> torch.Tensor:
-        if self.exact:
-            return torch.stack(
-                [
-                    self._exact(parameters, model, rows[model][taken[model]], clip)
-                    for model, clip in enumerate(clips.tolist())
-                ]
+        if not self.exact:
+            return super().batch(parameters, rows, taken, clips, memory)
+        totals = torch.empty_like(parameters)
+        for model, clip in enumerate(clips.tolist()):
+            chosen = rows[model][taken[model]].numpy()
+            self.add_up(
+                parameters[model].numpy(), chosen, clip, memory, totals[model].numpy(), model
             )
-        return self._product(parameters, rows, taken, clips)
+        return totals
 
-    def _product(
+    def chunk(
         self,
         parameters: torch.Tensor,
         rows: torch.Tensor,
@@ -251,20 +263,20 @@ class ModuleSums(ClippedSums):
     ) -> torch.Tensor:
         """Return the sums by matrix products; ``model`` is the number of the first model."""
         try:
-            parts = self._parts(parameters, self.X[rows], self.y[rows], model)
+            parts = self._parts(self._values(parameters), self.X[rows], self.y[rows], model)
         except Exception as error:
             self.taps.state.restore()
             if _fatal(error, rows):
                 raise
             if rows.shape[1] > 1:
                 half = rows.shape[1] // 2
-                return self._product(
+                return self.chunk(
                     parameters, rows[:, :half], taken[:, :half], clips, model
-                ) + self._product(parameters, rows[:, half:], taken[:, half:], clips, model)
+                ) + self.chunk(parameters, rows[:, half:], taken[:, half:], clips, model)
             if len(rows) > 1:
                 return torch.cat(
                     [
-                        self._product(
+                        self.chunk(
                             parameters[one], rows[one], taken[one], clips[one], model + one.start
                         )
                         for one in (slice(row, row + 1) for row in range(len(rows)))
@@ -295,32 +307,32 @@ class ModuleSums(ClippedSums):
         ]
         return torch.cat(outputs, dim=1)
 
-    def of_one(self, parameters: Array, rows: Array, clip: float, memory: int) -> Array:
-        """Return the sum over ``rows`` for one model."""
-        memory = min(memory, _WORKING_SET)
-        flat, chosen = torch.from_numpy(parameters)[None], torch.from_numpy(rows)[None]
-        taken, clips = (
-            torch.ones_like(chosen, dtype=torch.bool),
-            torch.tensor([clip], dtype=torch.float64),
-        )
-        return np.asarray(self(flat, chosen, taken, clips, memory)[0].numpy())
-
-    def _exact(
-        self, parameters: torch.Tensor, model: int, rows: torch.Tensor, clip: float
-    ) -> torch.Tensor:
-        """Return the sum over ``rows`` of one model, in fixed point."""
+    def add_up(
+        self,
+        parameters: Array,
+        rows: Array,
+        clip: float,
+        memory: int,
+        total: Array,
+        model: int = 0,
+    ) -> None:
+        """Write the sum over ``rows`` for one model to ``total``; it is made in fixed point."""
         from expost.training._native.gradient_sums import from_steps
 
-        total = np.zeros(self.width)
-        grid = contribution_step(clip, self.exact_rows or self.rows)
-        sums = total.view(np.int64)
-        self._add_steps(parameters[model : model + 1], model, rows, clip, grid, sums)
+        chosen = torch.from_numpy(rows)
+        if self.valid is not None:
+            chosen = chosen[self.valid[chosen]]
+        total[:] = 0.0
+        sums, grid = total.view(np.int64), contribution_step(clip, self.exact_rows or self.rows)
+        values = self._values(torch.from_numpy(parameters)[None])
+        count = max(_FEWEST, min(memory, _WORKING_SET) // self._bytes)
+        for some in torch.split(chosen, count):
+            self._add_steps(values, model, some, clip, grid, sums)
         from_steps(sums, grid, total)
-        return torch.from_numpy(total)
 
     def _add_steps(
         self,
-        parameters: torch.Tensor,
+        values: dict[str, torch.Tensor],
         model: int,
         rows: torch.Tensor,
         clip: float,
@@ -336,7 +348,7 @@ class ModuleSums(ClippedSums):
             return
         try:
             parts = self._parts(
-                parameters, _padded(self.X[rows])[None], _padded(self.y[rows])[None], model
+                values, _padded(self.X[rows])[None], _padded(self.y[rows])[None], model
             )
         except Exception as error:
             self.taps.state.restore()
@@ -344,7 +356,7 @@ class ModuleSums(ClippedSums):
                 raise
             half = len(rows) // 2
             for some in (rows[:half], rows[half:]) if half else ():
-                self._add_steps(parameters, model, some, clip, grid, sums)
+                self._add_steps(values, model, some, clip, grid, sums)
             return
         with self.taps.state.kept():
             self._add_parts(parts, len(rows), clip, grid, sums)
@@ -370,18 +382,18 @@ class ModuleSums(ClippedSums):
         if self.shares is not None:
             parts = parts * torch.from_numpy(self.shares[block])
         y, taken = _filled(y, size), _filled(parts, size)
-        flat = torch.from_numpy(parameters)[None]
-        if not self._add_pass(flat, X, y, taken, clip, grid, sums):
+        values = self._values(torch.from_numpy(parameters)[None])
+        if not self._add_pass(values, X, y, taken, clip, grid, sums):
             for row in torch.nonzero(taken).flatten().tolist():
                 alone = torch.zeros_like(X)
                 alone[row] = X[row]
                 one = torch.zeros_like(taken)
                 one[row] = taken[row]
-                self._add_pass(flat, alone, y, one, clip, grid, sums)
+                self._add_pass(values, alone, y, one, clip, grid, sums)
 
     def _add_pass(
         self,
-        parameters: torch.Tensor,
+        values: dict[str, torch.Tensor],
         X: torch.Tensor,
         y: torch.Tensor,
         taken: torch.Tensor,
@@ -391,7 +403,7 @@ class ModuleSums(ClippedSums):
     ) -> bool:
         """Add the rows by the shares ``taken`` and return True; False if the module raised."""
         try:
-            parts = self._parts(parameters, X[None], y[None])
+            parts = self._parts(values, X[None], y[None])
         except Exception as error:
             self.taps.state.restore()
             if _fatal(error, X):
@@ -411,9 +423,12 @@ class ModuleSums(ClippedSums):
         taken: Array | None = None,
     ) -> None:
         """Add the steps of the grid of a pass to ``sums``."""
-        square = torch.zeros(1, max(rows, _FEWEST), dtype=torch.float64)
-        for part in parts:
-            square = square + part.square()
+        square, room = torch.zeros(1, max(rows, _FEWEST), dtype=torch.float64), _KEPT
+        for index, part in sorted(enumerate(parts), key=lambda numbered: numbered[1].size):
+            room -= part.size * square.shape[1] * self.parameters.itemsize
+            if isinstance(part, Written) and room >= 0:
+                parts[index] = part.stored()
+            square += parts[index].square()
         bound = torch.tensor(clip, dtype=torch.float64)
         factors = cut(clip_factors(square.sqrt(), bound))[0, :rows].numpy()
         factors = factors if taken is None else factors * taken

@@ -20,12 +20,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from expost.arrays import Array
 from expost.training._torch.convolutions import Convolution, fused
-from expost.training._torch.gradient_parts import Outer, Part, Positions, Stored, Tokens
+from expost.training._torch.gradient_parts import (
+    Outer,
+    Part,
+    Positions,
+    Products,
+    Stored,
+    Tokens,
+    Written,
+)
 
 Tensor = torch.Tensor
 
@@ -97,9 +107,9 @@ class TappedLayer(ABC):
         """Return the gradients of the trained parameters, from all calls; there is at least one."""
 
     def parts(self) -> list[Part]:
-        """Return the gradients, and forget the calls."""
+        """Return the gradients, and forget the calls and the parameters."""
         gradients = self.gradients() if self.calls else []
-        self.calls = []
+        self.calls, self.values = [], {}
         return gradients
 
     def stored(self, role: str, values: Sequence[Tensor]) -> list[Part]:
@@ -144,6 +154,10 @@ def product_parts(layer: TappedLayer, inputs: Tensor, slopes: Tensor) -> list[Pa
     if not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
         return [Positions(name, inputs, slopes)]
     models, examples = inputs.shape[:2]
+    if layer.exact:  # slope_p ⊗ input_p: the slopes take the place of the images
+        images, slope = _flat(slopes), _flat(inputs, padded=True)
+        shapes = (1, positions, outputs), (1, positions, width)
+        return [Written(name, [Products(images, slope, *shapes, (1, 1), (1, 1), 1)], examples)]
     product = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
     return [Stored(name, product.view(models, examples, -1))]
 
@@ -432,40 +446,31 @@ class TappedConvolution(TappedLayer):
         gradients = self.stored("bias", biases)
         if "weight" not in self.trained:
             return gradients
-        plain = self.layer.groups == 1 and self.settings[3] == [1, 1]
-        weights = self.stored(
-            "weight", [self._direct(call) if plain else self._unfolded(call) for call in self.calls]
-        )
-        if plain:
-            weights[0].order = self._order
-        return [*weights, *gradients]
+        if self.layer.groups > 1 or self.settings[3] != [1, 1]:
+            return [*self.stored("weight", [*map(self._unfolded, self.calls)]), *gradients]
+        examples = self.calls[0].inputs.shape[1]
+        weight = Written(self.trained["weight"], [*map(self._direct, self.calls)], examples)
+        weight.order = self._order
+        return [weight, *gradients]
 
     def _order(self, total: Tensor) -> Tensor:
         """Rearrange a sum from (height, width, inputs, outputs) to the order of the weight."""
         outputs, inputs = self.layer.out_channels, self.layer.in_channels
         return total.view(-1, *self.settings[0], inputs, outputs).permute(0, 4, 3, 1, 2).flatten(1)
 
-    def _direct(self, call: Call) -> Tensor:
-        """Return the gradients of the weight with the channels last: one model × examples × size.
-
-        Patches are read directly from the images.
-        """
-        from expost.training._native.gradient_sums import write_convolution_gradients
-
+    def _direct(self, call: Call) -> Products:
+        """Return a call with the channels last; patches are read directly from the images."""
         images, slopes = self._images(call.inputs), self._images(call.slope)
-        kernel, stride, padding, _ = self.settings
+        (height, width), (down, along), padding, _ = self.settings
         bordered, shape = _channels_last(images, padding)
         turned, out_shape = _channels_last(slopes, [0, 0])
-        patches = torch.empty(len(images), self.values["weight"][0].numel(), dtype=images.dtype)
-        write_convolution_gradients(
-            bordered.numpy(), turned.numpy(), shape, out_shape, tuple(kernel), tuple(stride),
-            patches.numpy(),
-        )  # fmt: skip
-        viewed = patches.view(1, call.inputs.shape[1], -1, patches.shape[1])
-        return viewed[:, :, 0] if viewed.shape[2] == 1 else viewed.sum(2)
+        times = len(images) // call.inputs.shape[1]
+        return Products(
+            bordered, turned, shape, out_shape, (height, width), (down, along), times
+        )
 
     def _unfolded(self, call: Call) -> Tensor:
-        """Return the same in the order of the weight, for groups and dilated kernels."""
+        """Return the gradients of the weight of a call, for groups and dilated kernels."""
         images, slopes = self._images(call.inputs), self._images(call.slope)
         kernel, stride, padding, dilation = (tuple(setting) for setting in self.settings)
         patches = functional.unfold(images, kernel, dilation, padding, stride)
@@ -519,7 +524,17 @@ def _images(x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], *x.shape[-3:])
 
 
-def _channels_last(images: Tensor, border: Sequence[int]) -> tuple[Tensor, tuple[int, int, int]]:
+def _flat(values: Tensor, *, padded: bool = False) -> Array:
+    """Return a flat array; if wanted, one that may be read in whole vectors from any row on."""
+    from expost.training._native.vector_products import VECTOR
+
+    flat = values.contiguous().flatten()
+    if padded and values.shape[-1] * values.element_size() % VECTOR:
+        flat = torch.cat([flat, flat.new_zeros(VECTOR)])
+    return np.asarray(flat.numpy())
+
+
+def _channels_last(images: Tensor, border: Sequence[int]) -> tuple[Array, tuple[int, int, int]]:
     """Return images with a border of zeros and the channels last, flat, and the shape of one.
 
     One vector of padding follows the last image.
@@ -529,6 +544,6 @@ def _channels_last(images: Tensor, border: Sequence[int]) -> tuple[Tensor, tuple
 
     count, channels, height, width = images.shape
     shape = (height + 2 * border[0], width + 2 * border[1], channels)
-    flat = images.new_empty(count * math.prod(shape) + VECTOR)
-    channels_last(images.contiguous().numpy(), (border[0], border[1]), flat.numpy())
+    flat = np.empty(count * math.prod(shape) + VECTOR, dtype=images.numpy().dtype)
+    channels_last(images.contiguous().numpy(), (border[0], border[1]), flat)
     return flat, shape
