@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -320,3 +321,57 @@ def test_odd_tokens_change_no_other_row(name):
     whole = add(sums, range(8))
     assert np.allclose(whole, alone.sum(0), rtol=0, atol=1e-6)
     assert np.allclose(whole - alone[:3].sum(0), add(tame, range(3, 8)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_a_wide_mask_hides_later_tokens(name):
+    """Where a library takes a mask of four dimensions as it is, it must say what is causal."""
+    module = wrapped(name).eval()
+    X = torch.from_numpy(rows())
+    module.wide = False
+    wanted = module(X)
+    module.wide = True
+    assert torch.allclose(module(X)[:7], wanted[:7], atol=1e-5)  # not of padding alone
+    other = X.clone()
+    other[:, 5:] = 4
+    seen = module.logits(X)[:, :5], module.logits(other)[:, :5]
+    assert torch.allclose(seen[0][:1], seen[1][:1], atol=1e-6)
+
+
+def test_a_classifier_knows_its_padding():
+    """GPT-2 decides by the last token before the padding, which its configuration must name."""
+    settings = {name: value for name, value in GPT.items() if name != "pad_token_id"}
+    config = library.GPT2Config(**settings, num_labels=3, attn_implementation="eager")
+    module = SequenceClassifier(library.GPT2ForSequenceClassification(config), pad=PAD).eval()
+    X = torch.from_numpy(rows())[:4]
+    longer = torch.cat([X, torch.full((4, 2), PAD)], 1)
+    assert torch.allclose(module(X), module(longer), atol=1e-6)
+    with pytest.raises(InvalidInput, match="configuration says"):
+        SequenceClassifier(model_of("BERT"), pad=PAD + 1)
+
+
+def test_an_adapter_that_lacks_trained_parameters_is_not_written(tuned, tmp_path):
+    """Otherwise it would be loaded without them, and answer something else."""
+    X, result = tuned
+
+    def make():
+        return CausalLM(
+            peft.get_peft_model(
+                model_of("GPT-2"),
+                peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True, bias="all"),
+            ),
+            pad=PAD,
+        )
+
+    trained = {
+        name: value.detach().numpy()
+        for name, value in make().named_parameters()
+        if value.requires_grad
+    }
+    factory = replace(result.model.recipe.factory, given=make)
+    model = replace(
+        result.model, recipe=replace(result.model.recipe, factory=factory), parameters=trained
+    )
+    with pytest.raises(InvalidInput, match="modules_to_save"):
+        save_adapter(model, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()

@@ -163,6 +163,44 @@ def test_rows_of_equal_hash_are_kept_in_any_order():
     np.testing.assert_array_equal(one, two)
 
 
+def test_zeros_of_either_sign_are_kept_in_any_order():
+    """They have equal hashes and equal cells, but a network may tell them apart."""
+    X, y = np.array([[0.0, 1.0], [-0.0, 1.0]]), np.ones(2)
+    who = np.array(["eve", "eve"], dtype=object)
+    one, two = (PersonRows.of(X[order], y, who, 1).rows for order in ([0, 1], [1, 0]))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_public_scoring_rows_belong_to_nobody(tmp_path):
+    """They need no column of persons, and may have one."""
+    pandas = pytest.importorskip("pandas")
+    X, y, who = people()
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "t": y.astype(int), "who": who})
+    frame.to_csv(tmp_path / "with.csv", index=False)
+    frame.drop(columns="who").to_csv(tmp_path / "without.csv", index=False)
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    facts = {"target": "t", "user": "who", "feature_bounds": {"a": [0, 1], "b": [0, 1]}}
+    one, two = (
+        tuned((frame,), **facts, scoring="public", public_test=str(tmp_path / name))
+        for name in ("with.csv", "without.csv")
+    )
+    assert (one.score, one.spent) == (two.score, two.spent)
+    assert one.details["rows"]["scoring"] == len(y)
+    three = tuned((X, y), groups=who, scoring="public", public_test=str(tmp_path / "rows.npz"))
+    assert three.passed
+
+
+def test_facts_are_learned_of_every_column_whatever_the_persons_are_called():
+    """The name of groups may be that of a column: bounds once came from the persons' numbers."""
+    pandas = pytest.importorskip("pandas")
+    X, y, who = people()
+    more = {"feature_bounds": None, "learn_facts": 2.5, "max_epsilon": 8.0, "delta": 1e-5}
+    one, two = (
+        tuned((X, y), groups=pandas.Series(who, name=name), **more) for name in ("0", "person")
+    )
+    assert (one.score, one.spent) == (two.score, two.spent)
+
+
 def test_who_is_a_person():
     """Equal texts are one person; a gap, NaN or what cannot be read belongs to nobody."""
 

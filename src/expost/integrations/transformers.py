@@ -87,7 +87,12 @@ class _Text(nn.Module):
         if not self.wide:
             return seen.to(torch.int64)
         dtype = next(self.model.parameters()).dtype
-        return (~seen).to(dtype)[:, None, None, :] * torch.finfo(dtype).min
+        hidden = (~seen)[:, None, None, :] | self.later(tokens)
+        return hidden.to(dtype) * torch.finfo(dtype).min
+
+    def later(self, tokens: Tensor) -> Tensor:
+        """Return which tokens a token may not see, whatever they are."""
+        return torch.zeros(1, 1, dtype=torch.bool, device=tokens.device)
 
 
 def _seen(tokens: Tensor, pad: int) -> Tensor:
@@ -116,6 +121,15 @@ class SequenceClassifier(_Text):
         expost.tune(tokens, labels, model=make, classes=2, integers=True,
                     feature_bounds=[0, 30521], at_least=0.8)
     """
+
+    def __init__(self, model: nn.Module, pad: int) -> None:
+        config: Any = getattr(model, "config", None)
+        known = getattr(config, "pad_token_id", None)
+        if known not in (None, pad):
+            raise InvalidInput("pad", pad, f"the model's configuration says {known}; give this one")
+        if config is not None:
+            config.pad_token_id = pad  # GPT-2 and others decide by the last token before it
+        super().__init__(model, pad)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return one value per class.
@@ -170,6 +184,10 @@ class CausalLM(_Text):
             the row, and the share of them to which the model gives the largest probability.
         """
         return _per_token(self.logits(tokens)[:, :-1], tokens[:, 1:], self.pad)
+
+    def later(self, tokens: Tensor) -> Tensor:
+        size = tokens.shape[1]
+        return torch.ones(size, size, dtype=torch.bool, device=tokens.device).triu(1)
 
 
 class EncoderDecoder(_Text):
@@ -254,7 +272,8 @@ def save_adapter(model: Model, folder: str | Path) -> Path:
     Raises
     ------
     InvalidInput
-        If the module contains no ``PeftModel``, or the folder holds an adapter.
+        If the module contains no ``PeftModel``, if parameters outside the adapter were trained, or
+        if the folder holds an adapter.
     """
     from expost.tuning.model.released_model import module_of
 
@@ -270,6 +289,13 @@ def save_adapter(model: Model, folder: str | Path) -> Path:
             "the function of the job must wrap its model once: peft.get_peft_model(model, config)",
         )
     (adapter,) = adapters
+    lost = [name for name in model.parameters if not _of_adapter(name)]
+    if lost:
+        raise InvalidInput(
+            "model",
+            f"{lost[0]} was trained",
+            "an adapter holds no such parameter; freeze it, or name its layer in modules_to_save",
+        )
     adapter.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     files = {path.name: _digest_of_file(path) for path in _parts(folder)}
     record = {"files": files, "base": base_digest(adapter.get_base_model())}
@@ -337,10 +363,15 @@ def base_digest(model: nn.Module) -> str:
 def _base_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Return the weights by the names that they have without adapters."""
     for name, value in model.state_dict().items():
-        if "modules_to_save" in name or ".lora_" in name:
+        if _of_adapter(name):
             continue
         plain = name.replace(".base_layer.", ".").replace(".original_module.", ".")
         yield plain, value
+
+
+def _of_adapter(name: str) -> bool:
+    """Return whether a parameter is one of an adapter."""
+    return ".modules_to_save." in name or ".lora_" in name
 
 
 def _parts(folder: Path) -> list[Path]:

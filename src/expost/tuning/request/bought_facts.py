@@ -48,6 +48,7 @@ _DATA_KEYS = (
     *("classes", "target_bounds"),
 )
 _TARGET = "the target"  # its name where targets are an array
+_PERSONS = "\0persons"  # no column of a table has this name
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ def _bought(
 ) -> LearnedFacts:
     """Reserve the charge, learn the facts of columns and persons, and settle."""
     columns, users = cells
-    everything = dict(columns) if users is None else {**columns, str(data.user): users}
+    who = None if users is None else _PERSONS
+    everything = dict(columns) if users is None else {**columns, _PERSONS: users}
     price = price_of(epsilon, delta_of_facts(delta), len(columns))
     name = data.name or (data.path.name if data.path is not None else "rows")
     asked = {"kind": "facts", "columns": list(columns)}
@@ -210,7 +212,7 @@ def _bought(
         certificate = None
         try:
             facts: Facts = released(
-                array_counts(everything, data.user, randomness),
+                array_counts(everything, who, randomness),
                 price,
                 QUANTILES,
                 name,

@@ -575,8 +575,9 @@ def _public_test(settings: DataSettings, schema: TableSchema) -> tuple[Array, Ar
     """Return the public rows for scoring. They are public, so they may be refused by value."""
     path = settings.public_test
     assert path is not None
-    # by name, whatever their order
-    table = read_source(path, replace(settings, features=schema.names or settings.features))
+    # by name, whatever their order; they belong to nobody
+    features = schema.names or settings.features
+    table = read_source(path, replace(settings, features=features, user=None))
     width = table.width if table.names is None else len(table.names)
     known = table.targets is not None or settings.classes == NO_TARGET
     if width != len(schema.columns) or not known or not table.rows:

@@ -80,7 +80,7 @@ class PersonRows:
         of_row = codes[kept]
         sizes, number = np.bincount(of_row, minlength=len(names))[of_row], _numbered(of_row)
         shares = (number + 1) * SHARES // sizes - number * SHARES // sizes
-        return cls(rows[kept], labels[kept], shares, of_row, names)
+        return cls(rows[kept] + 0, labels[kept], shares, of_row, names)  # −0.0 is 0.0 here, too
 
     def held_out(self, share: float, key: bytes) -> npt.NDArray[np.bool_]:
         """Return which persons are held out; without a key as many as their number says."""
