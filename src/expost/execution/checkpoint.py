@@ -214,21 +214,6 @@ class Checkpoint:
             raise
         return opened
 
-    @property
-    def draws(self) -> dict[str, Any]:
-        """The secret draws of the selection."""
-        return dict(self.header["draws"])
-
-    @property
-    def reservation_id(self) -> str:
-        """The id under which the selection reserves its budget."""
-        return str(self.header["reservation"])
-
-    @property
-    def reservation_secret(self) -> str:
-        """The secret that settling the reservation needs."""
-        return str(self.header["secret"])
-
     def outputs_of(self, candidates: Sequence[int]) -> dict[int, Any]:
         """Return the finished outputs by run; refuse one of another candidate than its run's."""
         for run, (candidate, _) in self.outputs.items():
