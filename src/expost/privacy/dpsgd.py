@@ -110,11 +110,6 @@ def dpsgd_curves(
     -------
     ndarray
         Divergences of shape (trainings, orders), padded up; infinite where they overflow.
-
-    Raises
-    ------
-    InvalidInput
-        If an argument is not valid.
     """
     rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
     listed = _checked_orders(orders)
