@@ -537,9 +537,11 @@ def _judge_renyi(
                 claimed = float(claims.charges[number, index])
                 total += weight(moment - (order - 1) * claimed)
                 value = max(0.0, moment / (order - 1))
-                shown = {"event": event if value > 0 else "", "side": SIDES[side], "order": order}
+                bound = replace(
+                    nothing_shown[index], claimed=claimed, lower_bound=value, order=order
+                )
                 bounds_of[index].append(
-                    replace(nothing_shown[index], claimed=claimed, lower_bound=value, **shown)
+                    replace(bound, event=event if value > 0 else "", side=SIDES[side])
                 )
             joint.append(JointFinding(1.0, total, order))
     return [max(candidates_, key=_tightness) for candidates_ in bounds_of], joint

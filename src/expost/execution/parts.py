@@ -1,15 +1,13 @@
 """Parts of a large data set, and functions of one part that are called for all of them.
 
 A part is kept in memory up to a limit, then in a temporary file that has no name, can be opened by
-its owner only and disappears with the process, however it ends. Every function that is called for
-parts returns something that can be added up exactly, so neither the division into parts nor the
-order in which results arrive changes anything.
-
-Without an executor, threads of this process call the functions. With one, its workers do: a cluster
-keeps the parts (``keep`` of the executor), processes of this machine read them from the file, and
-any other executor is sent a part with each call. A part whose worker was lost is sent again, up to
-three times; then :class:`~expost.errors.WorkersLost` ends the selection. A function that raises in
-a worker counts as lost, too: nothing that it raises is shown.
+its owner only and disappears with the process. Every function that is called for parts returns
+something that can be added up exactly, so neither the division into parts nor the order in which
+results arrive changes anything. Without an executor, threads of this process call the functions.
+With one, its workers do: a cluster keeps the parts (``keep`` of the executor), processes of this
+machine read them from the file, and any other executor is sent a part with each call. A part whose
+worker was lost is sent again, up to three times; then :class:`~expost.errors.WorkersLost` ends the
+selection. A function that raises in a worker counts as lost, too: nothing that it raises is shown.
 
 Tests: ``tests/execution/test_parts.py``.
 """
@@ -227,22 +225,9 @@ class _Calls:
         return _call_all(bundle, self.function, self.arguments)
 
 
-def task_of(calls: Callable[[Any, Randomness], Any]) -> Task:
-    """Return a task for :func:`expost.execution.dispatch.work`; it draws nothing."""
-    return Task((calls,), (bytes(SEED_BYTES),), True, False, here())
-
-
-def part_result(output: Any) -> Any:
-    """Return the result of a task, or a :class:`~expost.execution.calls.Raised`."""
-    return unpacked(output.outputs[0])
-
-
 def _spread(executor: Any, bundles: Sequence[Sequence[_Place]]) -> Any:
     """Return the bundles where workers of an executor can read them."""
     loads = [partial(_load, bundle) for bundle in bundles]
-    every = getattr(executor, "keep_all", None)
-    if every is not None:  # one job for all bundles
-        return every(loads)
     keep = getattr(executor, "keep", None)
     if keep is not None:
         return Spread(executor, [keep(load) for load in loads])
@@ -268,21 +253,25 @@ class Spread:
         def submit(number: int) -> Future[Any]:
             handle = self._handles[number]
             bundle = handle() if self._sent else handle
-            return cast(Future[Any], self._executor.submit(work, task_of(calls), bundle))
+            task = Task((calls,), (bytes(SEED_BYTES),), True, False, here())  # it draws nothing
+            return cast(Future[Any], self._executor.submit(work, task, bundle))
 
         count = len(self._handles)
         with closing(resubmitted(submit, count, _lost, PartsLost)) as results:
             for _, output in results:
-                yield part_result(output)
+                yield unpacked(output.outputs[0])
 
     def close(self) -> None:
-        """Let the executor forget the bundles."""
+        """Let the executor forget the bundles; broadcast ones are deleted on all machines."""
+        for handle in self._handles:
+            if hasattr(handle, "destroy"):
+                handle.destroy()
         self._handles = []
 
 
 def _lost(future: Future[Any]) -> str | None:
     """Return why a task has no result; a function that raised has none."""
     kind = lost_kind(future)
-    if kind is None and isinstance(part_result(future.result()), Raised):
+    if kind is None and isinstance(unpacked(future.result().outputs[0]), Raised):
         return "Exception"
     return kind
