@@ -225,9 +225,22 @@ class _Calls:
         return _call_all(bundle, self.function, self.arguments)
 
 
+def task_of(calls: Callable[[Any, Randomness], Any]) -> Task:
+    """Return a task for :func:`expost.execution.dispatch.work`; it draws nothing."""
+    return Task((calls,), (bytes(SEED_BYTES),), True, False, here())
+
+
+def part_result(output: Any) -> Any:
+    """Return the result of a task, or a :class:`~expost.execution.calls.Raised`."""
+    return unpacked(output.outputs[0])
+
+
 def _spread(executor: Any, bundles: Sequence[Sequence[_Place]]) -> Any:
     """Return the bundles where workers of an executor can read them."""
     loads = [partial(_load, bundle) for bundle in bundles]
+    every = getattr(executor, "keep_all", None)
+    if every is not None:  # one job for all bundles
+        return every(loads)
     keep = getattr(executor, "keep", None)
     if keep is not None:
         return Spread(executor, [keep(load) for load in loads])
@@ -253,25 +266,21 @@ class Spread:
         def submit(number: int) -> Future[Any]:
             handle = self._handles[number]
             bundle = handle() if self._sent else handle
-            task = Task((calls,), (bytes(SEED_BYTES),), True, False, here())  # it draws nothing
-            return cast(Future[Any], self._executor.submit(work, task, bundle))
+            return cast(Future[Any], self._executor.submit(work, task_of(calls), bundle))
 
         count = len(self._handles)
         with closing(resubmitted(submit, count, _lost, PartsLost)) as results:
             for _, output in results:
-                yield unpacked(output.outputs[0])
+                yield part_result(output)
 
     def close(self) -> None:
-        """Let the executor forget the bundles; broadcast ones are deleted on all machines."""
-        for handle in self._handles:
-            if hasattr(handle, "destroy"):
-                handle.destroy()
+        """Let the executor forget the bundles."""
         self._handles = []
 
 
 def _lost(future: Future[Any]) -> str | None:
     """Return why a task has no result; a function that raised has none."""
     kind = lost_kind(future)
-    if kind is None and isinstance(unpacked(future.result().outputs[0]), Raised):
+    if kind is None and isinstance(part_result(future.result()), Raised):
         return "Exception"
     return kind

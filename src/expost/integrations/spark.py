@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, import_extra
-from expost.execution.dispatch import OwnedExecutor
+from expost.execution.calls import PartsLost, Raised
+from expost.execution.dispatch import OwnedExecutor, count_try, work
+from expost.execution.parts import part_result, task_of
 from expost.rationals import count_of
 
 __all__ = ["SparkExecutor"]
@@ -60,7 +62,7 @@ class SparkExecutor(OwnedExecutor):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Call a function in a worker; what :meth:`share` gave stands for the data."""
-        return self._threads.submit(self._run, function, arguments)
+        return self._threads.submit(lambda: self._run([(function, arguments)])[0])
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
@@ -71,15 +73,16 @@ class SparkExecutor(OwnedExecutor):
         finally:
             shared.destroy()
 
-    def keep(self, load: Callable[[], Any]) -> Any:
-        """Broadcast a part of the data; return what stands for it in tasks."""
-        return self._context.broadcast(load())
+    def keep_all(self, loads: Sequence[Callable[[], Any]]) -> _Kept:
+        """Broadcast the parts of a data set; return what calls functions for all of them."""
+        return _Kept(self, [self._context.broadcast(load()) for load in loads])
 
-    def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Make a call as a Spark job of one task."""
+    def _run(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
+        """Make several calls in one Spark job."""
         from pyspark import Broadcast
 
-        def call(_: int) -> Any:
+        def call(number: int) -> Any:
+            function, arguments = calls[number]
             return function(
                 *(
                     argument.value if isinstance(argument, Broadcast) else argument
@@ -88,8 +91,9 @@ class SparkExecutor(OwnedExecutor):
             )
 
         self._context.setJobDescription("expost")
-        (result,) = self._context.parallelize([0], 1).map(call).collect()
-        return result
+        numbers = self._context.parallelize(range(len(calls)), max(1, len(calls)))
+        results: list[Any] = numbers.map(call).collect()
+        return results
 
     def shutdown(self) -> None:
         """Stop the session if this executor started it."""
@@ -97,6 +101,34 @@ class SparkExecutor(OwnedExecutor):
         if self._started:
             self._session.stop()
             self._started = False
+
+
+class _Kept:
+    """Parts of a data set that were broadcast; a function of all of them is one Spark job."""
+
+    def __init__(self, executor: SparkExecutor, handles: Sequence[Any]) -> None:
+        self._executor, self._handles = executor, handles
+
+    def map(self, calls: Any) -> list[Any]:
+        """Return the result of every part."""
+        tries = [0]
+        while True:
+            try:
+                outputs = self._executor._run(
+                    [(work, (task_of(calls), handle)) for handle in self._handles]
+                )
+                results = [part_result(output) for output in outputs]
+                if not any(isinstance(result, Raised) for result in results):
+                    return results
+                lost = "Exception"
+            except Exception as error:  # the text may come from a worker
+                lost = type(error).__name__
+            count_try(tries, 0, lost, PartsLost)
+
+    def close(self) -> None:
+        """Delete the parts on all machines."""
+        for handle in self._handles:
+            handle.destroy()
 
 
 def _workers_like_here(context: Any) -> None:
