@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from expost.arrays import Integers
 from expost.audit.events import (
     UNREAD,
     Cells,
@@ -84,7 +85,7 @@ def pilot_runs(setup: Setup, chunk: Chunk) -> list[tuple[OutputKey, Feature]]:
     return observed
 
 
-def counted_runs(setup: Setup, chunk: Chunk, cells: Cells) -> np.ndarray[Any, np.dtype[np.int64]]:
+def counted_runs(setup: Setup, chunk: Chunk, cells: Cells) -> Integers:
     """Run a chunk and count its outcomes in each cell."""
     return cells.count(pilot_runs(setup, chunk))
 
