@@ -218,10 +218,6 @@ def probability_nothing(
 class LevelLattice:
     """The drop level as the Rényi pricing needs it, for groups of equal copies."""
 
-    overhead: float
-    rates: Floats
-    copies: Floats
-    minimum: int
     edges: Floats
     log_masses: Floats
     log_masses_nothing: Floats
@@ -237,10 +233,6 @@ class LevelLattice:
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
         edges = shared_cell_edges(float(rate.max()), overhead)
         return cls(
-            overhead=overhead,
-            rates=rate,
-            copies=count,
-            minimum=minimum,
             edges=edges,
             log_masses=np.array(
                 [log_cell_masses(edges, overhead, one_rate, minimum) for one_rate in rate]
