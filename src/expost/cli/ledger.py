@@ -86,8 +86,10 @@ def budget_from_options(
     if chosen is BudgetKind.approx:
         return ApproxBudget(cast(Any, epsilon), cast(Any, delta), neighbours)
     # Rounded down: limits that are computed from (ε, δ) must imply what was typed.
-    texts = {"epsilon": epsilon, "delta": delta}
-    pair = [float_below(amount_from(text, field)) for field, text in texts.items()]
+    pair = (
+        float_below(amount_from(epsilon, "epsilon")),
+        float_below(amount_from(delta, "delta")),
+    )
     if chosen is BudgetKind.zcdp:
         return ZCDPBudget.for_approx(*pair, neighbours)
     if orders is None:
