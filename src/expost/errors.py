@@ -182,14 +182,12 @@ class MissingExtra(ExpostError, ImportError):
         super().__init__(f"{package} is not installed{reason}; run: pip install 'expost[{extra}]'")
 
 
-def import_extra(
-    module: str, package: str, extra: str | None = None, needed_for: str | None = None
-) -> Any:
+def import_extra(module: str, package: str, extra: str | None = None) -> Any:
     """Import a module of an optional dependency; MissingExtra names the extra that has it."""
     try:
         return import_module(module)
     except ImportError:
-        raise MissingExtra(package, extra or package, needed_for) from None
+        raise MissingExtra(package, extra or package) from None
 
 
 def _restored(

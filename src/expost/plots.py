@@ -79,15 +79,15 @@ def save(drawn: Any, path: Path) -> None:
 
 def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:
     """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched."""
+    broken = {"facecolor": INK[3], "hatch": "//", "edgecolor": "white", "linewidth": 0}
     bars: list[Any] = list(axes.bar(range(len(shown)), shown, 0.5, color=INK[0]))
     for bar, value, limit in zip(bars, shown, claimed, strict=True):
         if value > limit:
-            bar.set(facecolor=INK[3], hatch="//", edgecolor="white", linewidth=0)
+            bar.set(**broken)
     left, right = ([index + side for index in range(len(shown))] for side in (-0.4, 0.4))
     axes.hlines(claimed, left, right, color="black", linewidth=2.5)
     axes.plot([], [], color="black", linewidth=2.5, label="claimed")
     axes.bar([0], [0], color=INK[0], label="measured, at least")
-    broken = {"facecolor": INK[3], "hatch": "//", "edgecolor": "white", "linewidth": 0}
     axes.bar([0], [0], label="measured, above the claim", **broken)
     axes.set(xlim=(-1, len(shown)), ylim=(0, 1.08 * max([*claimed, *shown, 1e-3])))
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)

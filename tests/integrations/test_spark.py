@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import shutil
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,13 +74,6 @@ def test_another_session_or_number_is_refused(
     for settings in ({"session": 3}, {"tasks": 0}):
         with pytest.raises(InvalidInput):
             SparkExecutor(**settings)  # type: ignore[arg-type]
-    plain = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.startswith("pyspark"):
-            raise ImportError
-        return plain(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # as if it were not installed
     with pytest.raises(MissingExtra, match=r"expost\[spark\]"):
         SparkExecutor()

@@ -124,13 +124,13 @@ def _probability(log_odds: Floats) -> Floats:
         return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
-def log_ratio_bound(count: int, other: int, total: int, tail: float, delta: float = 0.0) -> float:
-    """Return a lower bound of ln((P − δ)/P′), given both counts out of ``total`` runs.
+def log_ratio_bound(count: int, other: int, total: int, tail: float) -> float:
+    """Return a lower bound of ln(P/P′), given both counts out of ``total`` runs.
 
     The bound is −∞ if the counts give no information.
     """
     low, high = clopper_pearson([count, other], total, tail)
-    return math.log((low[0] - delta) / high[1]) if low[0] > delta else -math.inf
+    return math.log(low[0] / high[1]) if low[0] > 0 else -math.inf
 
 
 def runs_needed(

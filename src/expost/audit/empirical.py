@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from expost.arrays import Integers
 from expost.audit.events import (
     UNREAD,
     Cells,
@@ -84,7 +85,7 @@ def pilot_runs(setup: Setup, chunk: Chunk) -> list[tuple[OutputKey, Feature]]:
     return observed
 
 
-def counted_runs(setup: Setup, chunk: Chunk, cells: Cells) -> np.ndarray[Any, np.dtype[np.int64]]:
+def counted_runs(setup: Setup, chunk: Chunk, cells: Cells) -> Integers:
     """Run a chunk and count its outcomes in each cell."""
     return cells.count(pilot_runs(setup, chunk))
 
@@ -239,8 +240,11 @@ def audit(
     """
     checked = as_subject(subject, candidates, score, claim)
     total = count_of(runs, "runs", at_least=FEWEST_RUNS)
-    first = _pilot_size(total, pilot)
-    _check_confidence(confidence)
+    share = "pass the share of runs that chooses the events, from 0.05 to 0.8"
+    _check_between(pilot, "pilot", 0.05, 0.8, share)
+    first = math.ceil(total * pilot)
+    below_one = math.nextafter(1.0, 0.0)
+    _check_between(confidence, "confidence", 0.5, below_one, "pass a number ≥ 0.5 and < 1")
     _check_events(events)
     if simulation_seed is not None:
         count_of(simulation_seed, "simulation_seed", at_least=0)
@@ -271,6 +275,7 @@ def audit(
         for chunk, result in _told(counted, progress, 2 * first, 2 * total):
             counts[chunk.side] += result
     judged, joint = judge(counts[:, :-1], total - first, cells, family, claims, confidence)
+    failed = [index for index, cell in enumerate(cells.cells) if cell.label == "failed"]
     return AuditReport(
         confidence=confidence,
         # "nothing" is left out if it never occurred
@@ -280,8 +285,8 @@ def audit(
         runs=total,
         pilot=first,
         comparisons=family.comparisons,
-        failed=_failures(counts, cells),
-        unseen=(int(counts[0, -1]), int(counts[1, -1])),
+        failed=tuple(counts[:, failed].sum(axis=1).tolist()),
+        unseen=tuple(counts[:, -1].tolist()),
         simulated=simulation_seed is not None,
         blind=blind,
     )
@@ -368,30 +373,10 @@ def _required(guarantee: Guarantee | None) -> Guarantee:
     return guarantee
 
 
-def _failures(counts: np.ndarray[Any, np.dtype[np.int64]], cells: Cells) -> tuple[int, int]:
-    """Count the failed runs on the data and on the neighbour."""
-    failed = [index for index, cell in enumerate(cells.cells) if cell.label == "failed"]
-    data, neighbour = counts[:, failed].sum(axis=1)
-    return int(data), int(neighbour)
-
-
-def _pilot_size(runs: int, pilot: object) -> int:
-    """Return the number of pilot runs on each data set."""
-    if isinstance(pilot, bool) or not isinstance(pilot, (int, float)) or not 0.05 <= pilot <= 0.8:
-        raise InvalidInput(
-            "pilot", pilot, "pass the share of runs that chooses the events, from 0.05 to 0.8"
-        )
-    return max(1, math.ceil(runs * pilot))
-
-
-def _check_confidence(confidence: object) -> None:
-    """Raise an error unless 0.5 ≤ confidence < 1."""
-    if (
-        isinstance(confidence, bool)
-        or not isinstance(confidence, (int, float))
-        or not 0.5 <= confidence < 1
-    ):
-        raise InvalidInput("confidence", confidence, "pass a number ≥ 0.5 and < 1")
+def _check_between(value: object, field: str, low: float, high: float, valid: str) -> None:
+    """Raise an error unless a number lies in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise InvalidInput(field, value, valid)
 
 
 def _check_events(events: object) -> None:

@@ -30,9 +30,8 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from expost.arrays import Floats
+from expost.arrays import Floats, Integers
 from expost.audit.clopper_pearson import Counts, clopper_pearson
 from expost.audit.report import (
     ApproxClaims,
@@ -135,9 +134,7 @@ class Cells:
             return None
         return labels.get(feature.label, labels[OTHER]).find(feature.number, labels[OTHER].first)
 
-    def count(
-        self, seen: Iterable[tuple[OutputKey, Feature]]
-    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def count(self, seen: Iterable[tuple[OutputKey, Feature]]) -> Integers:
         """Count the outcomes in each cell; the last number counts those of unknown classes."""
         counts = np.zeros(len(self) + 1, dtype=np.int64)
         for (key, feature), times in Counter(seen).items():
@@ -248,8 +245,6 @@ def _interval(low: float, high: float) -> str:
 
 _PILOT_TAIL = 0.1  # tail of the pilot's bounds: a rare event is chosen only if it shows clearly
 
-Indices = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Union:
@@ -260,7 +255,7 @@ class Union:
 
     class_index: int
     side: int
-    cells: Indices
+    cells: Integers
 
 
 @dataclass(frozen=True)
@@ -268,15 +263,15 @@ class Joint:
     """A union of cells of all classes for one direction, and its parts by claimed ε̃."""
 
     side: int
-    cells: Indices
-    parts: tuple[tuple[float, Indices], ...]
+    cells: Integers
+    parts: tuple[tuple[float, Integers], ...]
 
 
 @dataclass(frozen=True)
 class EventFamily:
     """All events to be tested, and the number of bounds this takes."""
 
-    members: tuple[Indices, ...]
+    members: tuple[Integers, ...]
     unions: tuple[Union, ...]
     joints: tuple[Joint, ...]
     cells: int
@@ -335,8 +330,8 @@ def family_from(
 
 
 def _likelihood_order(
-    pilot: Counts, cells: Indices, side: int, weights: Floats | float = 0.0
-) -> tuple[Indices, Floats]:
+    pilot: Counts, cells: Integers, side: int, weights: Floats | float = 0.0
+) -> tuple[Integers, Floats]:
     """Sort cells by decreasing log ratio of their pilot frequencies, minus ``weights``.
 
     Returns the sorted cells and their numbers.
@@ -347,7 +342,7 @@ def _likelihood_order(
 
 
 def _best_prefixes(
-    pilot: Counts, runs: int, wanted: Sequence[tuple[int, int, Indices]], delta: float
+    pilot: Counts, runs: int, wanted: Sequence[tuple[int, int, Integers]], delta: float
 ) -> Iterator[Union]:
     """For each class and direction, choose one of the unions {ratio ≥ r}.
 
@@ -375,7 +370,7 @@ def _best_prefixes(
         yield Union(index, side, cells[: int(np.argmax(values)) + 1])
 
 
-def _joints(pilot: Counts, runs: int, class_of: Indices, claims: ApproxClaims) -> Iterator[Joint]:
+def _joints(pilot: Counts, runs: int, class_of: Integers, claims: ApproxClaims) -> Iterator[Joint]:
     """For each direction, choose the union over all classes that exceeds its claims the most."""
     epsilon_of = claims.epsilons[class_of]
     levels = np.unique(epsilon_of)
@@ -402,7 +397,7 @@ def weight(epsilon: float) -> float:
     return float(np.exp(min(epsilon, 600.0)))
 
 
-def event_counts(counts: Counts, unions: Sequence[Indices], side: int) -> Counts:
+def event_counts(counts: Counts, unions: Sequence[Integers], side: int) -> Counts:
     """Count the runs in each union."""
     return np.array([int(counts[side, cells].sum()) for cells in unions], dtype=np.int64)
 
@@ -494,7 +489,7 @@ def _log_ratio(low: Floats, high: Floats, delta: float) -> Floats:
         return np.asarray(np.log(np.maximum(low - delta, 0.0)) - np.log(high))
 
 
-def _words(cells: Cells, event: np.ndarray[tuple[int], np.dtype[np.int64]], size: int) -> str:
+def _words(cells: Cells, event: Integers, size: int) -> str:
     """Describe an event in words."""
     return "any" if len(event) == size else describe_cells([cells.cells[cell] for cell in event])
 
@@ -537,9 +532,11 @@ def _judge_renyi(
                 claimed = float(claims.charges[number, index])
                 total += weight(moment - (order - 1) * claimed)
                 value = max(0.0, moment / (order - 1))
-                shown = {"event": event if value > 0 else "", "side": SIDES[side], "order": order}
+                bound = replace(
+                    nothing_shown[index], claimed=claimed, lower_bound=value, order=order
+                )
                 bounds_of[index].append(
-                    replace(nothing_shown[index], claimed=claimed, lower_bound=value, **shown)
+                    replace(bound, event=event if value > 0 else "", side=SIDES[side])
                 )
             joint.append(JointFinding(1.0, total, order))
     return [max(candidates_, key=_tightness) for candidates_ in bounds_of], joint

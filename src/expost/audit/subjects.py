@@ -262,7 +262,7 @@ class Reference:
     folder: str
 
     @classmethod
-    def parse(cls, text: str, field: str, folder: Path | None = None) -> Reference:
+    def parse(cls, text: str, field: str) -> Reference:
         """Parse ``MODULE:NAME``."""
         module, _, name = text.rpartition(":")
         if not module or not name or not all(part.isidentifier() for part in name.split(".")):
@@ -271,7 +271,7 @@ class Reference:
                 text,
                 "pass MODULE:NAME, e.g. audit_me:candidates or examples/audit_me.py:candidates",
             )
-        return cls(module, name, str((folder or Path.cwd()).resolve()))
+        return cls(module, name, str(Path.cwd()))
 
     def load(self) -> Any:
         """Import the object; errors name what is missing."""

@@ -2,17 +2,14 @@
 
 * ``pure``: PureDP charges. The budget limits their sum.
 * ``approx``: PureDP and ApproxDP charges. The budget limits the sum of ε̃ and the sum of δ. One δ
-  covers all outcomes of a request together, so it is never refunded, and a request whose outcomes
-  list different δ is refused. If δ were returned after every harmless outcome, an analyst could
-  repeat a request until it fails.
-* ``zcdp``: ZCDP charges. The budget limits their sum. An ex-post pure charge does *not* become
-  ε̃²/2, so it is refused.
+  covers all outcomes of a request together, so it is never refunded: an analyst could otherwise
+  repeat a request until it fails. A request whose outcomes list different δ is refused.
+* ``zcdp``: ZCDP charges. An ex-post pure charge does *not* become ε̃²/2, so it is refused.
 * ``renyi``: RenyiDP charges that list the budget's orders, ZCDP charges as αρ, and PureDP charges
   as ε̃ at every order (``lem:rdp-v-dp``). Rule ``all``: every order must stay within its limit. Each
   order is its own filter (``theorem:rdp-filter``), so the whole curve holds. Rule ``any``: at least
-  one order must stay within its limit. With limits B(α) = ε − ln(1/δ_α)/(α−1) the total is
-  (ε, Σ_α w_α·δ_α)-DP, where w_α = (1/α)(1−1/α)^{α−1}. Using the tight conversion at every order
-  would not be valid.
+  one order must. With limits B(α) = ε − ln(1/δ_α)/(α−1) the total is (ε, Σ_α w_α·δ_α)-DP, where
+  w_α = (1/α)(1−1/α)^{α−1}; the tight conversion at every order would not be valid.
 
 Rounding: see :mod:`expost.budget.limits`; limits made from (ε, δ) are lowered by more than their
 evaluation can lose to rounding. Tests: ``tests/budget/test_filter.py``.

@@ -362,11 +362,8 @@ def token(path: Path) -> int:
     facts = os.stat(folder)
     volume = os.statvfs(folder).f_fsid if hasattr(os, "statvfs") else facts.st_dev
     name = f"{facts.st_ino}:{volume}:{real.name}"
-    return (
-        int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:4])
-        % (2**31 - 1)
-        + 1
-    )
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:4]) % (2**31 - 1) + 1
 
 
 def journal_of(path: Path) -> Path:

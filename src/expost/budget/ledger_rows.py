@@ -173,12 +173,8 @@ def check_memo(memo: object) -> None:
 def check_cap(terms: Budget, analyst: str, cap: Budget) -> None:
     """Refuse a cap that does not measure charges as its budget does."""
     check_ledger_name(analyst, "analyst")
-    same_orders = getattr(terms, "orders", None) == getattr(cap, "orders", None)
-    if (cap.kind, cap.neighbours, cap.rule) != (
-        terms.kind,
-        terms.neighbours,
-        terms.rule,
-    ) or not same_orders:
+    alike = ("kind", "neighbours", "rule", "orders")
+    if any(getattr(cap, name, None) != getattr(terms, name, None) for name in alike):
         raise InvalidInput(
             f"caps[{analyst!r}]",
             cap,
@@ -323,15 +319,12 @@ class LedgerRows:
 
     def has_tables(self) -> bool:
         """Return whether there is a ledger of any schema."""
-        look = "SELECT name FROM sqlite_master WHERE name = 'expost_meta'"
-        return (
-            self.one(
-                f"SELECT ({look})"
-                if self.backend == "sqlite"
-                else "SELECT to_regclass('expost_meta')"
-            )[0]
-            is not None
+        look = (
+            "SELECT (SELECT name FROM sqlite_master WHERE name = 'expost_meta')"
+            if self.backend == "sqlite"
+            else "SELECT to_regclass('expost_meta')"
         )
+        return self.one(look)[0] is not None
 
     def schema(self) -> int:
         """Return the number of the ledger's schema."""

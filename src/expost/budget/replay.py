@@ -86,8 +86,14 @@ class ReplayedRequest:
             self.secret,
         )
 
-    def wrong_charges(self, charges: Charges) -> Iterator[str]:
-        """Yield which amounts are not what the recorded charges say."""
+    def wrong_charges(self, recorded: str) -> list[str]:
+        """Return which amounts are not what the recorded charges say."""
+        try:
+            return list(self._wrong(_parsed(recorded)))
+        except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+            return [f"its charge cannot be computed ({type(error).__name__})"]
+
+    def _wrong(self, charges: Charges) -> Iterator[str]:
         with _meaning(self.binary):
             if self.terms.worst(charges) != self.worst:
                 yield "its worst case is not that of its charges"
@@ -137,17 +143,14 @@ class Replay:
                 self.last = (self.last[0] + 1, str(entry.hash))
                 continue
             yield from broken_link(entry, *self.last)
-            with _meaning(self.binary):
-                yield from list(self._step(entry))
+            try:
+                with _meaning(self.binary):
+                    problem = self._apply(entry)
+            except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+                problem = str(error) or type(error).__name__
+            if problem:
+                yield f"row {entry.sequence}: {problem}"
             self.last = (entry.sequence, entry.hash)
-
-    def _step(self, entry: Entry) -> Iterator[str]:
-        try:
-            problem = self._apply(entry)
-        except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-            problem = str(error) or type(error).__name__
-        if problem:
-            yield f"row {entry.sequence}: {problem}"
 
     def _apply(self, entry: Entry) -> str | None:
         if entry.action in (CREATE, CAP):
@@ -325,7 +328,7 @@ class Replay:
                 if "charges" not in wrong:
                     yield from (
                         f"reservation {identity}: {problem}"
-                        for problem in _wrong_charges(job, charges[identity])
+                        for problem in job.wrong_charges(charges[identity])
                     )
 
     def compare_alerts(self, rows: Sequence[Any]) -> Iterator[str]:
@@ -333,14 +336,6 @@ class Replay:
         told = {alert: command for alert, command in self.alerts.items() if command}
         if {(row[0], row[1]): row[2] for row in rows} != told:
             yield "alerts: do not match the entries"
-
-
-def _wrong_charges(job: ReplayedRequest, charges: str) -> list[str]:
-    """Which amounts of a reservation are not what its recorded charges say."""
-    try:
-        return list(job.wrong_charges(_parsed(charges)))
-    except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-        return [f"its charge cannot be computed ({type(error).__name__})"]
 
 
 @lru_cache(maxsize=8)  # few, because a table of charges may be long

@@ -96,8 +96,11 @@ def load_public(path: str | Path) -> str:
 
 
 def key_fingerprint(public: str) -> str:
-    """Return a short name of a public key: 16 digits of its hash."""
-    return hashlib.sha256(bytes.fromhex(public)).hexdigest()[:16]
+    """Return a short name of a public key: 16 digits of its hash; "unreadable" if it is none."""
+    try:
+        return hashlib.sha256(bytes.fromhex(public)).hexdigest()[:16]
+    except ValueError:
+        return "unreadable"
 
 
 def signature_problem(document: Mapping[str, Any], public: str | None = None) -> str | None:
@@ -118,7 +121,7 @@ def signature_problem(document: Mapping[str, Any], public: str | None = None) ->
     if algorithm != ALGORITHM or len(key) != _KEY_BYTES or len(value) != _SIGNATURE_BYTES:
         return "its signature cannot be read"
     if public is not None and named != public:
-        return f"it was signed with another key ({fingerprint_of_text(named)})"
+        return f"it was signed with another key ({key_fingerprint(named)})"
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -128,14 +131,6 @@ def signature_problem(document: Mapping[str, Any], public: str | None = None) ->
     except (InvalidSignature, ValueError, TypeError):
         return "it was changed after it was signed"
     return None
-
-
-def fingerprint_of_text(public: str) -> str:
-    """Return the short name of a public key that may not be one."""
-    try:
-        return key_fingerprint(public)
-    except ValueError:
-        return "unreadable"
 
 
 def signed_head(ledger: Ledger, key: SigningKey, time: str) -> dict[str, Any]:

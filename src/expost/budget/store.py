@@ -1,26 +1,22 @@
-"""The transactions of a ledger, on a SQLite file or a PostgreSQL schema. Nothing here knows
-privacy.
+"""The transactions of a ledger, on SQLite or PostgreSQL. Nothing here knows privacy.
 
-Every write is a transaction that first takes the only lock of the ledger (SQLite: the lock of
+Every write first takes the only lock of the ledger (SQLite: the lock of
 :mod:`expost.budget.database_file`, then BEGIN IMMEDIATE; PostgreSQL: the head row FOR UPDATE, with
 a time limit). Writers therefore follow one another, and each sees everything written before it.
 Commits are durable before they return (SQLite: rollback journal with synchronous=EXTRA;
-PostgreSQL: synchronous_commit=on).
+PostgreSQL: synchronous_commit=on). Writers of one process that wait together are committed together
+(:class:`GroupCommit`): the first of them takes the lock, and then runs the work of all who came
+until then, in their order, in one transaction.
 
-Writers of one process that wait together are committed together (:class:`GroupCommit`): the first
-of them takes the lock, and then runs the work of all who came until then, in their order, in one
-transaction. Processes follow one another: to let one process commit for another, work and results
-would have to be handed over durably, which costs the commits that it saves.
+A child that is forked inherits the memory of its parent, but neither its threads nor its locks: a
+transaction that another thread had begun would stay half finished, and closing its connection could
+disturb the parent's. So a fork waits (:class:`ForkGuard`).
 
-A child that is forked inherits the memory of its parent, but neither its threads nor its locks. A
-transaction that another thread had begun would stay half finished in the child, and closing its
-connection there could disturb the parent's. So a fork waits (:class:`ForkGuard`).
+A store remembers the last entry that it read or wrote, and refuses a database in which that entry
+is not there any more: an older copy took its place.
 
-A store remembers the last entry that it read or wrote. Every transaction looks whether that entry
-is still there, and refuses a database in which it is not: an older copy took its place.
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
-``tests/budget/test_crashes.py``, ``tests/budget/test_restored_copies.py``,
-``tests/fuzz/test_ledger_urls.py``, ``tests/server/test_store.py``.
+``tests/budget/test_crashes.py``, ``tests/budget/test_restored_copies.py``.
 """
 
 from __future__ import annotations

@@ -1,29 +1,21 @@
 """The table of totals: the state of every budget and cap, periods, alerts, and new entries.
 
 For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
-are settled and held, and for budgets that renew the present period and what was settled in earlier
-ones. Amounts are stored as exact rationals; nothing is rounded. Every function works on the rows of
-a transaction that the caller opened.
+are settled and held, as exact rationals. Every function works on the rows of a transaction that the
+caller opened.
 
 **Periods.** A renewing budget limits what is admitted in each calendar period (UTC). A person whose
-data stay in the data set over several periods is protected by the sum over these periods, not by
-the limit of one of them: after n periods the total is at most n times the limit.
+data stay over several periods is protected by the sum over these periods only. A charge belongs to
+the period in which its request was admitted, against whose limit the worst case was held. A request
+that is still open when a period begins is held in the new period, too, until it is settled; this
+only makes the test of new requests stricter. The time is that of the server (PostgreSQL) or of the
+client (SQLite). A clock that is set forward renews early, and the entry shows it.
 
-A charge belongs to the period in which its request was admitted, which the entry of the reservation
-names: the worst case was held against that period's limit. A request that is still open when a
-period begins is held in the new period, too, until it is settled; this only makes the test of new
-requests stricter.
-
-The time is that of the server (PostgreSQL) or of the client (SQLite). A clock that is set forward
-renews early, and the entry shows it.
-
-**Alerts.** A command runs when a budget is used up to a given share. The share counts what is
-settled and held, in the coordinate that is used most (for the rule "any" of Rényi budgets, least).
-A command is started when a reservation reaches the share, after the reservation is durable. It gets
-no data: only names and the share, in its environment. Nobody waits for it, and its failure changes
-nothing. A command is stored in the ledger, so whoever can write the ledger can choose it. It is
-therefore started only if the ledger is a file that nobody but its owner (this user or root) can
-write, or if ``EXPOST_LEDGER_ALERTS=1`` is set.
+**Alerts.** A command is started when a reservation that is durable reaches a share of the limit, in
+the coordinate that is used most (for the rule "any" of Rényi budgets, least). It gets no data: only
+names and the share. Nobody waits for it, and its failure changes nothing. Whoever can write the
+ledger can choose the command, so it is started only if the ledger is a file that nobody but its
+owner (this user or root) can write, or if ``EXPOST_LEDGER_ALERTS=1`` is set.
 
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_operations.py``.
 """

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -58,21 +58,9 @@ from expost.cli.output import (
 )
 from expost.errors import InvalidInput
 
-
-class BudgetKind(StrEnum):
-    """The kinds of budget."""
-
-    pure = "pure"
-    approx = "approx"
-    zcdp = "zcdp"
-    renyi = "renyi"
-
-
-class OrderRule(StrEnum):
-    """Whether all orders of a Rényi budget must stay within their limits, or any of them."""
-
-    all = "all"
-    any = "any"
+BudgetKind = StrEnum("BudgetKind", ["pure", "approx", "zcdp", "renyi"])
+OrderRule = StrEnum("OrderRule", ["all", "any"])
+ReservationState = StrEnum("ReservationState", ["open", "settled", "abandoned"])
 
 
 def budget_from_options(
@@ -90,14 +78,18 @@ def budget_from_options(
             raise InvalidInput(
                 "delta", delta, "a pure budget has no δ; omit --delta, or choose another --kind"
             )
-        return PureBudget(_exact(epsilon), neighbours)
+        return PureBudget(cast(Any, epsilon), neighbours)  # it reads a decimal text exactly
     if delta is None:
         raise InvalidInput(
             "delta", None, f"pass --delta, which a budget of kind {chosen.value} needs"
         )
     if chosen is BudgetKind.approx:
-        return ApproxBudget(_exact(epsilon), _exact(delta), neighbours)
-    pair = _floats(epsilon, delta)
+        return ApproxBudget(cast(Any, epsilon), cast(Any, delta), neighbours)
+    # Rounded down: limits that are computed from (ε, δ) must imply what was typed.
+    pair = (
+        float_below(amount_from(epsilon, "epsilon")),
+        float_below(amount_from(delta, "delta")),
+    )
     if chosen is BudgetKind.zcdp:
         return ZCDPBudget.for_approx(*pair, neighbours)
     if orders is None:
@@ -146,19 +138,6 @@ def changed(present: Budget, epsilon: str, delta: str | None) -> Budget:
     )
 
 
-def _exact(text: str) -> Any:
-    """A decimal text, for a budget that reads it exactly."""
-    return text
-
-
-def _floats(epsilon: str, delta: str) -> tuple[float, float]:
-    """Two decimals as floats that are not above them, for budgets computed from (ε, δ)."""
-    return (
-        float_below(amount_from(epsilon, "epsilon")),
-        float_below(amount_from(delta, "delta")),
-    )
-
-
 app = typer.Typer(
     help="Privacy budgets that cannot be overspent, in a SQLite file or a PostgreSQL database.",
     no_args_is_help=True,
@@ -181,14 +160,6 @@ Key = Annotated[Path, typer.Option(help="File of the private key (see: expost le
 PublicKey = Annotated[
     Path | None, typer.Option("--key", help="File of the public key that must have signed.")
 ]
-
-
-class ReservationState(StrEnum):
-    """The states of a reservation."""
-
-    open = "open"
-    settled = "settled"
-    abandoned = "abandoned"
 
 
 StateOption = Annotated[
@@ -301,11 +272,7 @@ def alert(
     ledger = Ledger.open(url)
     ledger.set_alert(at, command, budget=name)
     stored = [asdict(alert) for alert in ledger.alerts(name)]
-    show(
-        {"alerts": stored},
-        as_json=as_json,
-        render=lambda console: console.print(f"{len(stored)} alerts are set.", highlight=False),
-    )
+    _say({"alerts": stored}, f"{len(stored)} alerts are set.", as_json=as_json)
 
 
 @app.command("show")
@@ -353,7 +320,8 @@ def list_entries(
     as_json: Json = False,
 ) -> None:
     """List entries, oldest first: who, what, when, amounts, and the digest of the certificate."""
-    filters = _filters(name, analyst, since, until, state)
+    begin, end = parse_moment(since, "since"), parse_moment(until, "until")
+    filters = Filters(name, analyst, begin, end, None if state is None else state.value)
     ledger = Ledger.open(url, read_only=True)
     entries = list(filters.keep(ledger.entries(), ledger.statuses()))
     show(
@@ -393,18 +361,9 @@ def watch(
                 console.print(words, highlight=False)
 
 
-def _filters(
-    name: str | None,
-    analyst: str | None,
-    since: str | None,
-    until: str | None,
-    state: ReservationState | None,
-) -> Filters:
-    """The filters that the options describe."""
-    chosen = None if state is None else state.value
-    return Filters(
-        name, analyst, parse_moment(since, "since"), parse_moment(until, "until"), chosen
-    )
+def _say(document: dict[str, Any], text: str, *, as_json: bool) -> None:
+    """Print a document as JSON, or a text."""
+    show(document, as_json=as_json, render=lambda console: console.print(text, highlight=False))
 
 
 @app.command("verify")
@@ -459,14 +418,8 @@ def keys(
     """Make an Ed25519 key, or show the one in the file."""
     key = SigningKey.load(file) if file.exists() else SigningKey.create(file)
     document = {"public_key": key.public, "fingerprint": key_fingerprint(key.public)}
-    show(
-        document,
-        as_json=as_json,
-        render=lambda console: console.print(
-            f"public key {document['public_key']}\nfingerprint {document['fingerprint']}",
-            highlight=False,
-        ),
-    )
+    text = f"public key {document['public_key']}\nfingerprint {document['fingerprint']}"
+    _say(document, text, as_json=as_json)
 
 
 @app.command("head")
@@ -492,25 +445,15 @@ def head_(
 def upgrade(url: Url, as_json: Json = False) -> None:
     """Migrate a ledger of expost 0.1. A copy is kept, and the hash chain still holds."""
     copy = Ledger.upgrade(url)
-    show(
-        {"copy": copy},
-        as_json=as_json,
-        render=lambda console: console.print(
-            visible(f"The ledger was migrated. The old one is kept at {copy}."),
-            highlight=False,
-        ),
-    )
+    text = visible(f"The ledger was migrated. The old one is kept at {copy}.")
+    _say({"copy": copy}, text, as_json=as_json)
 
 
 @app.command()
 def recover(url: Url, as_json: Json = False) -> None:
     """Use a file again after a crash under another name, if the file is sound as it is."""
     Ledger.recover(url)
-    show(
-        {"recovered": True},
-        as_json=as_json,
-        render=lambda console: console.print("The ledger can be used again."),
-    )
+    _say({"recovered": True}, "The ledger can be used again.", as_json=as_json)
 
 
 @app.command()
@@ -522,13 +465,8 @@ def abandon(
     """Close a job that will not report back. Its worst case stays charged for good."""
     charged = Ledger.open(url).abandon(reservation)
     document = {"reservation": reservation, "charged": charged.as_dict()}
-    show(
-        document,
-        as_json=as_json,
-        render=lambda console: console.print(
-            visible(f"{reservation}: charged {guarantee_words(charged)}"), highlight=False
-        ),
-    )
+    text = visible(f"{reservation}: charged {guarantee_words(charged)}")
+    _say(document, text, as_json=as_json)
 
 
 @app.command()

@@ -115,21 +115,20 @@ def standing_document(ledger: Ledger, name: str, filters: Filters) -> dict[str, 
     caps = [cap for cap in ledger.caps(name) if filters.analyst in (None, cap.analyst)]
     return ledger.standing(name).as_dict() | {
         "caps": [cap.as_dict() for cap in caps],
-        "open": [open_document(request) for request in waiting],
+        "open": [_open_document(request) for request in waiting],
         "alerts": [asdict(alert) for alert in ledger.alerts(name)],
     }
 
 
-def open_document(waiting: OpenReservation) -> dict[str, Any]:
+def _open_document(waiting: OpenReservation) -> dict[str, Any]:
     """Return what is shown of a request that has not reported back."""
-    reservation = waiting.reservation
     return {
-        "reservation": reservation.id,
-        "analyst": reservation.analyst,
+        "reservation": waiting.reservation.id,
+        "analyst": waiting.reservation.analyst,
         "time": waiting.time,
         "age_seconds": max(0, round(age_of(waiting.time))),
         "memo": visible(waiting.memo),
-        "worst_case": reservation.worst_case.as_dict(),
+        "worst_case": waiting.reservation.worst_case.as_dict(),
     }
 
 

@@ -2,15 +2,12 @@
 
 A candidate that raises has produced an outcome, ``FAILED``. It ranks below every score and is
 never retried: retrying would condition the output law on an event that depends on the data. Every
-exception counts, also one that is not an ``Exception`` (``SystemExit``, ``GeneratorExit``, a
-cancellation, a panic of a compiled library); only ``KeyboardInterrupt`` interrupts, because it
-comes from the curator, and :class:`PartsLost`, because it comes from the curator's executor. An
-output that cannot be sent to this process or stored in a checkpoint is a failure, too. An exception
-is caught here, so that no message, traceback or exception type of a candidate reaches a pool, a
-cluster's log, a chained exception or a released object. Only the curator's own ``on_failure``
-callback receives it.
-
-Calls that share a ``together_key`` are made together (:class:`Together`).
+exception counts, also one that is not an ``Exception`` (``SystemExit``, a cancellation, a panic of
+a compiled library); only ``KeyboardInterrupt`` interrupts, because it comes from the curator, and
+:class:`PartsLost`, because it comes from the curator's executor. An output that cannot be sent to
+this process or stored in a checkpoint is a failure, too. An exception is caught here, so that no
+message, traceback or exception type of a candidate reaches a pool, a cluster's log, a chained
+exception or a released object. Only the curator's own ``on_failure`` callback receives it.
 
 Tests: ``tests/execution/test_engine.py``, ``tests/contracts/test_secrets.py``,
 ``tests/execution/test_executors.py``.

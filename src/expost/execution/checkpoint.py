@@ -3,16 +3,14 @@
 After a crash the same call must finish the *same* selection: drawing again would be another
 mechanism. So a header is written first, before the budget is reserved and before any run reads
 data. It holds the draws, including the key of the runs' randomness, so that an unfinished run is
-made again with the same noise. It also holds the id and the secret of the reservation, and a salted
-fingerprint of the selection and its data. Then each finished output is appended, in the order in
-which runs finish.
+made again with the same noise; the id and the secret of the reservation; and a salted fingerprint
+of the selection and its data. Then each finished output is appended as it comes, as JSON by a
+codec: plain values or NumPy arrays, never pickles.
 
-Only the owner can read the file. Every write is synced to the disk. The header appears in one
-atomic step. An incomplete last line, left by a crash during a write, is dropped when the file is
-opened. A finished selection erases its checkpoint.
-
-Outputs are stored as JSON by a codec: plain values or NumPy arrays, never pickles. The content of
-the file is secret (``docs/ledger.md``). Tests: ``tests/execution/test_checkpoint.py``.
+The content is secret (``docs/ledger.md``): only the owner can read the file, and a finished
+selection erases it. Every write is synced to the disk. The header appears in one atomic step. An
+incomplete last line, left by a crash during a write, is dropped when the file is opened.
+Tests: ``tests/execution/test_checkpoint.py``.
 """
 
 from __future__ import annotations
@@ -213,21 +211,6 @@ class Checkpoint:
             os.close(descriptor)
             raise
         return opened
-
-    @property
-    def draws(self) -> dict[str, Any]:
-        """The secret draws of the selection."""
-        return dict(self.header["draws"])
-
-    @property
-    def reservation_id(self) -> str:
-        """The id under which the selection reserves its budget."""
-        return str(self.header["reservation"])
-
-    @property
-    def reservation_secret(self) -> str:
-        """The secret that settling the reservation needs."""
-        return str(self.header["secret"])
 
     def outputs_of(self, candidates: Sequence[int]) -> dict[int, Any]:
         """Return the finished outputs by run; refuse one of another candidate than its run's."""

@@ -332,40 +332,9 @@ def _by_value(output: Any) -> bytes:
     return bytes(importlib.import_module("cloudpickle").dumps(output))
 
 
-class _Silence:
-    """Sends standard output and error to the null device while tasks (threads, counted) run."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.depth = 0
-        self.saved: list[tuple[int, int]] = []
-
-    def begin(self) -> None:
-        """Redirect the streams if this is the first task."""
-        with self.lock:
-            self.depth += 1
-            if self.depth == 1:
-                _flush()
-                null = os.open(os.devnull, os.O_WRONLY)
-                for descriptor in (1, 2):
-                    with suppress(OSError):  # a worker may have closed it
-                        self.saved.append((descriptor, os.dup(descriptor)))
-                        os.dup2(null, descriptor)
-                os.close(null)
-
-    def end(self) -> None:
-        """Restore the streams if this was the last task."""
-        with self.lock:
-            self.depth -= 1
-            if self.depth == 0:
-                _flush()  # text that a candidate left in a buffer goes to the null device, too
-                while self.saved:
-                    descriptor, original = self.saved.pop()
-                    os.dup2(original, descriptor)
-                    os.close(original)
-
-
-_silence = _Silence()
+_silence = threading.Lock()
+_silenced_tasks = 0
+_streams: list[tuple[int, int]] = []  # the standard streams, and what they were before
 
 
 def _flush() -> None:
@@ -377,9 +346,30 @@ def _flush() -> None:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Discard what candidates print: others can read a worker's logs, and prints show what ran."""
-    _silence.begin()
+    """Discard what candidates print: others can read a worker's logs, and prints show what ran.
+
+    Threads of one process share the streams: the first task redirects them to the null device, and
+    the last one restores them.
+    """
+    global _silenced_tasks
+    with _silence:
+        _silenced_tasks += 1
+        if _silenced_tasks == 1:
+            _flush()
+            null = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in (1, 2):
+                with suppress(OSError):  # a worker may have closed it
+                    _streams.append((descriptor, os.dup(descriptor)))
+                    os.dup2(null, descriptor)
+            os.close(null)
     try:
         yield
     finally:
-        _silence.end()
+        with _silence:
+            _silenced_tasks -= 1
+            if _silenced_tasks == 0:
+                _flush()  # text that a candidate left in a buffer goes to the null device, too
+                while _streams:
+                    descriptor, original = _streams.pop()
+                    os.dup2(original, descriptor)
+                    os.close(original)

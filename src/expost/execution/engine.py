@@ -200,11 +200,11 @@ class _Outputs:
 
     def _make(self, first: int) -> None:
         """Make the output of a missing run, and of the runs that are made with it."""
-        batches = (
-            self._made_here(first)
-            if self._dispatcher is None
-            else self._made_by_workers(self._dispatcher, first)
-        )
+        if self._dispatcher is None:
+            batches = self._made_here(first)
+        else:  # one wave on the executor
+            runs = [(number, self._runs[number].call) for number in self._missing(first)]
+            batches = self._dispatcher.make(runs)
         with closing(batches):
             for batch in batches:
                 self._keep(batch)
@@ -250,11 +250,6 @@ class _Outputs:
         sources = [partial(self._key.source, number) for number in alike]
         yield list(zip(alike, make_outputs(calls, self._data, sources), strict=True))
 
-    def _made_by_workers(self, dispatcher: Dispatcher, first: int) -> Batches:
-        """Make one wave of runs on the executor."""
-        missing = self._missing(first)
-        return dispatcher.make([(number, self._runs[number].call) for number in missing])
-
 
 class SelectionState:
     """The draws of one selection, in memory or in a checkpoint file.
@@ -265,6 +260,10 @@ class SelectionState:
     def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
         self.draws = dict(draws)
         self.checkpoint = checkpoint
+        header = {} if checkpoint is None else checkpoint.header
+        # The reservation that belongs to these draws; None if they are in memory only.
+        self.reservation_id: str | None = header.get("reservation")
+        self.reservation_secret: str | None = header.get("secret")
 
     @classmethod
     def open(
@@ -278,17 +277,7 @@ class SelectionState:
         if path is None:
             return cls(draw())
         checkpoint = Checkpoint.open(path, codec, identify, draw)
-        return cls(checkpoint.draws, checkpoint)
-
-    @property
-    def reservation_id(self) -> str | None:
-        """The reservation that belongs to these draws; None if they are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_id
-
-    @property
-    def reservation_secret(self) -> str | None:
-        """The secret of that reservation; None if the draws are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_secret
+        return cls(checkpoint.header["draws"], checkpoint)
 
     def finish(self) -> None:
         """Erase the file: the selection is over, or was refused before anything ran."""

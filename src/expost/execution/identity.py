@@ -9,7 +9,7 @@ Covered: numbers, texts, arrays, tensors, data frames and collections by content
 and fields; a function's code, defaults, closure, the functions and classes of its own module that
 it calls, and the numbers, texts and arrays of that module that it reads; the code of an object's
 class and of its base classes; arguments of ``functools.partial``; the receiver of a bound method.
-Not covered:
+What is not covered:
 
 - installed packages and the standard library, known by name and version (expost by its version);
 - module-level objects that are not functions, classes, numbers, texts or arrays, and functions

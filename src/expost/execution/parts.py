@@ -1,15 +1,13 @@
 """Parts of a large data set, and functions of one part that are called for all of them.
 
 A part is kept in memory up to a limit, then in a temporary file that has no name, can be opened by
-its owner only and disappears with the process, however it ends. Every function that is called for
-parts returns something that can be added up exactly, so neither the division into parts nor the
-order in which results arrive changes anything.
-
-Without an executor, threads of this process call the functions. With one, its workers do: a cluster
-keeps the parts (``keep`` of the executor), processes of this machine read them from the file, and
-any other executor is sent a part with each call. A part whose worker was lost is sent again, up to
-three times; then :class:`~expost.errors.WorkersLost` ends the selection. A function that raises in
-a worker counts as lost, too: nothing that it raises is shown.
+its owner only and disappears with the process. Every function that is called for parts returns
+something that can be added up exactly, so neither the division into parts nor the order in which
+results arrive changes anything. Without an executor, threads of this process call the functions.
+With one, its workers do: a cluster keeps the parts (``keep`` of the executor), processes of this
+machine read them from the file, and any other executor is sent a part with each call. A part whose
+worker was lost is sent again, up to three times; then :class:`~expost.errors.WorkersLost` ends the
+selection. A function that raises in a worker counts as lost, too: nothing that it raises is shown.
 
 Tests: ``tests/execution/test_parts.py``.
 """

@@ -28,12 +28,8 @@ def dpsgd_guarantee(
 
     Parameters
     ----------
-    sampling_rate : float
-        Probability with which a step takes each example (Poisson sampling).
-    noise_multiplier : float
-        Standard deviation of the Gaussian noise divided by the clipping norm.
-    steps : int
-        Number of steps.
+    sampling_rate, noise_multiplier, steps
+        As in :func:`expost.privacy.dpsgd_curve`.
     orders : sequence of float, optional
         The Rényi orders. Orders at which dp_accounting gives no finite value are left out.
 
@@ -62,17 +58,7 @@ def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> Ren
     event : dp_accounting.DpEvent
         What ran.
     orders : sequence of float, optional
-        The Rényi orders. Orders at which dp_accounting gives no finite value are left out.
-
-    Returns
-    -------
-    RenyiDP
-        The curve.
-
-    Raises
-    ------
-    MissingExtra
-        If dp_accounting is not installed.
+        As in :func:`dpsgd_guarantee`.
     """
     accounting = import_extra("dp_accounting", "dp_accounting", "accounting")
     accountant = accounting.rdp.RdpAccountant(orders=list(orders))

@@ -83,7 +83,7 @@ def from_opendp(measurement: Any, d_in: Any = 1, neighbours: str = ADD_REMOVE) -
         raise InvalidInput("measurement", type(measurement).__name__, "give an opendp Measurement")
     _check_metric(measurement, d_in, neighbours)
     measure = str(measurement.output_measure)
-    loss = measurement.map(d_in)  # type: ignore[no-untyped-call]
+    loss = measurement.map(d_in)
     guarantees: dict[str, Callable[[], Guarantee]] = {
         "MaxDivergence": lambda: PureDP(loss, neighbours),
         "ZeroConcentratedDivergence": lambda: ZCDP(loss, neighbours),

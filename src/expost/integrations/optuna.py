@@ -78,10 +78,10 @@ def public_settings(
         if math.prod(map(len, axes)) > _MOST_SETTINGS:
             raise InvalidInput("space", "a large grid", "pass n to draw settings at random")
         return [dict(zip(space, values, strict=True)) for values in product(*axes)]
+    storage = optuna.storages.InMemoryStorage()  # holds public settings only
+    storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], "scratch")
     sampler = optuna.samplers.RandomSampler(seed=seed)
-    scratch = optuna.study.Study(
-        *_scratch(optuna), sampler=sampler
-    )  # in memory; holds public settings only
+    scratch = optuna.study.Study("scratch", storage, sampler=sampler)
     drawn = [
         scratch.ask(fixed_distributions=dict(space)).params
         for _ in range(count_of(n, "n", at_least=1))
@@ -267,13 +267,6 @@ def _values(name: str, distribution: Any) -> list[Any]:
     if count > _MOST_SETTINGS:
         raise InvalidInput(f"space[{name!r}]", f"{count} values", "give a larger step, or pass n")
     return [distribution.low + step_number * step for step_number in range(count)]
-
-
-def _scratch(optuna: Any) -> tuple[str, Any]:
-    """Return name and storage of a study in memory."""
-    storage = optuna.storages.InMemoryStorage()
-    storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], "scratch")
-    return "scratch", storage
 
 
 @cache

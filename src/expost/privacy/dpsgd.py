@@ -26,7 +26,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from expost.arrays import Floats
+from expost.arrays import Floats, Integers
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, RenyiDP
 from expost.privacy.loss_distribution import covers, least_noise
@@ -110,11 +110,6 @@ def dpsgd_curves(
     -------
     ndarray
         Divergences of shape (trainings, orders), padded up; infinite where they overflow.
-
-    Raises
-    ------
-    InvalidInput
-        If an argument is not valid.
     """
     rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
     listed = _checked_orders(orders)
@@ -311,12 +306,12 @@ def _solve(
 
 def _narrow(
     problem: _Calibration,
-    order_indices: npt.NDArray[np.int64],
+    order_indices: Integers,
     targets: Floats,
     low: Floats,
     high: Floats,
     width: float,
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+) -> tuple[Floats, Floats, Integers]:
     """Shrink [low, high] in ln σ around ε(σ) = target by bisection with secant steps.
 
     ε(high) ≤ target always holds.
@@ -355,9 +350,7 @@ class _Calibration:
         order = np.array(orders, dtype=float)
         self.conversion = np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
 
-    def epsilon(
-        self, log_noises: Floats, order_indices: npt.NDArray[np.int64]
-    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def epsilon(self, log_noises: Floats, order_indices: Integers) -> tuple[Floats, Integers]:
         """The least ε over the listed orders, padded up like a guarantee, and its position."""
         noises = np.exp(log_noises)
         values = np.full(order_indices.shape, np.inf)

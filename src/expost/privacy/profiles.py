@@ -128,14 +128,12 @@ def log_of_delta(delta: Number) -> float:
     return math.log(round_down(value))
 
 
-def _minimise(
-    function: Callable[[float], float], low: float, high: float, steps: int = 80
-) -> float:
+def _minimise(function: Callable[[float], float], low: float, high: float) -> float:
     """Return the least value of a unimodal function that golden-section search finds."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     at_a, at_b = function(a), function(b)
-    for _ in range(steps):
+    for _ in range(80):
         if at_a <= at_b:
             high, b, at_b = b, a, at_a
             a = high - ratio * (high - low)

@@ -6,16 +6,14 @@ Algorithms 1–3).
 
 Other laws are known through certified brackets: P(0), P(1), … are each enclosed between two decimal
 numbers, to any precision. The module ``decimal`` rounds sums, products and quotients in a chosen
-direction, and ``exp`` and ``ln`` correctly to the nearest number. One further step outwards after
-``exp`` and ``ln`` makes every bracket certain. Every operation names its context: an operator (even
-unary minus) would round to the caller's own decimal context, by default 28 digits. A uniform real
-number is compared with the cumulative distribution function; both are refined until the comparison
-is certain, so the draw is exact.
+direction, and ``exp`` and ``ln`` correctly to the nearest number; one further step outwards after
+these makes every bracket certain. Every operation names its context: an operator (even unary minus)
+would round to the caller's own, by default 28 digits. A uniform real number and the cumulative
+distribution function are refined until their comparison is certain, so the draw is exact.
 
-The caller passes parameters in the stated ranges; they are not checked here.
-
-Tests: ``tests/randomness/test_coins.py`` and ``tests/randomness/test_inverse_cdf.py`` enumerate all
-bit sequences; ``tests/randomness/test_samplers.py``, ``tests/statistical/test_samplers.py``.
+The caller passes parameters in the stated ranges; they are not checked here. Tests:
+``tests/randomness/test_coins.py`` and ``tests/randomness/test_inverse_cdf.py`` enumerate all bit
+sequences; ``tests/randomness/test_samplers.py``, ``tests/statistical/test_samplers.py``.
 """
 
 from __future__ import annotations

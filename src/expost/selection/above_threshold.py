@@ -197,10 +197,11 @@ class AboveThreshold(DroppingSelector):
         """Return the kept copies, or one noisy comparison per query, in the order of the list."""
         if "kept" in draws:
             return super()._runs(candidates, charges, draws)
-        return [
-            Run(index, noisy_comparison(candidates[index], draws["level"]))
-            for index in all_copies(candidates)
+        comparisons = [
+            NoisyComparison(candidate.mechanism, candidate.guarantee.size, draws["level"])  # type: ignore[arg-type]
+            for candidate in candidates
         ]
+        return [Run(index, comparisons[index]) for index in all_copies(candidates)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,12 +217,6 @@ class NoisyComparison:
 
     def __call__(self, data: Any, randomness: Randomness) -> int:
         return self.query.evaluate(data)[0] + geometric(self.rate, randomness) - self.level
-
-
-def noisy_comparison(candidate: Candidate, level: int) -> NoisyComparison:
-    """Return the comparison of a candidate at drop level ``level``."""
-    assert isinstance(candidate.mechanism, Query)
-    return NoisyComparison(candidate.mechanism, candidate.guarantee.size, level)
 
 
 def with_delta(charges: Charges, delta: float | None) -> Charges:

@@ -147,14 +147,6 @@ def _conversion(orders: Floats, log_delta: Floats) -> Floats:
     return np.asarray(np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1))
 
 
-def estimates_for(ladder: Ladder, delta: float | None, least_overhead: float) -> Estimates:
-    """Return the estimates that suit the guarantees of a ladder."""
-    if ladder.pure and delta is None:
-        return PureEstimates(ladder)
-    assert delta is not None
-    return RenyiEstimates(ladder, delta, least_overhead)
-
-
 ATTEMPTS = 10
 """Attempts of a planned schedule, unless the caller allows fewer."""
 
@@ -210,7 +202,12 @@ class _Search:
         least = ladder.epsilons[0] * 0.1
         steps = math.ceil(math.log(1.25 * ladder.epsilons[-1] / least) / math.log(_GROWTH))
         self.overheads = least * _GROWTH ** np.arange(steps + 1)
-        self.estimates: Estimates = estimates_for(ladder, delta, float(self.overheads[0]))
+        assert ladder.pure or delta is not None
+        self.estimates: Estimates = (
+            PureEstimates(ladder)
+            if delta is None
+            else RenyiEstimates(ladder, delta, float(self.overheads[0]))
+        )
         self.rates = np.array(ladder.epsilons)
         self.copies = np.array(ladder.copies, dtype=float)
         self.shares = belief.shares
@@ -218,7 +215,7 @@ class _Search:
         self._known: dict[tuple[int, int, int], tuple[Floats, Floats]] = {}
         self.alone = self._alone()
         scale = np.array([self.alone[scenario.level] for scenario in belief.scenarios])
-        self.weights = belief.weights / scale
+        self.weights = 1 / (len(scale) * scale)
 
     def _alone(self) -> Floats:
         """Return what each level costs without any level before it, at a small overhead."""

@@ -201,12 +201,11 @@ class Scenario:
 
     level: int
     share: float
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class Belief:
-    """Scenarios with weights."""
+    """Scenarios, equally likely."""
 
     levels: int
     scenarios: tuple[Scenario, ...]
@@ -223,8 +222,6 @@ class Belief:
                 raise InvalidInput(
                     "belief.share", scenario.share, "give a share with 0 < share <= 1"
                 )
-            if not 0 < scenario.weight < float("inf"):
-                raise InvalidInput("belief.weight", scenario.weight, "give a finite number > 0")
         if not self.scenarios:
             raise InvalidInput("belief", "no scenario", "give at least one scenario")
 
@@ -253,12 +250,6 @@ class Belief:
         for row, scenario in zip(table, self.scenarios, strict=True):
             row[scenario.level :] = scenario.share
         return table
-
-    @property
-    def weights(self) -> Floats:
-        """Weights of the scenarios; they sum to 1."""
-        given = np.array([scenario.weight for scenario in self.scenarios])
-        return np.asarray(given / given.sum())
 
 
 REPORTED_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)

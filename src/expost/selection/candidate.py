@@ -212,12 +212,6 @@ def never_run(*_: Any) -> Any:
     raise AssertionError("a plan or a grid is priced, not run")
 
 
-def describe_candidate(candidate: Candidate) -> list[Any]:
-    """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
-    public = [candidate.repeats, candidate.drop_rate, candidate.priority]
-    return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
-
-
 def all_copies(candidates: Sequence[Candidate]) -> list[int]:
     """Return the candidate index of every copy, for selectors that run all copies in turn."""
     copies = sum(candidate.repeats for candidate in candidates)

@@ -218,10 +218,6 @@ def probability_nothing(
 class LevelLattice:
     """The drop level as the Rényi pricing needs it, for groups of equal copies."""
 
-    overhead: float
-    rates: Floats
-    copies: Floats
-    minimum: int
     edges: Floats
     log_masses: Floats
     log_masses_nothing: Floats
@@ -237,10 +233,6 @@ class LevelLattice:
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
         edges = shared_cell_edges(float(rate.max()), overhead)
         return cls(
-            overhead=overhead,
-            rates=rate,
-            copies=count,
-            minimum=minimum,
             edges=edges,
             log_masses=np.array(
                 [log_cell_masses(edges, overhead, one_rate, minimum) for one_rate in rate]
@@ -321,20 +313,16 @@ def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
     mean = copies @ keeping
     variance = np.maximum((copies[:, None] * keeping * (1 - keeping)).sum(axis=0), 1e-12)
     table = np.empty((len(mean), len(values)))
+    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, 200.0)))])
     for row, (centre, spread) in enumerate(zip(mean, variance, strict=True)):
         if centre < 50:
-            log_mass = -centre + np.arange(200) * math.log(max(centre, 1e-300)) - _log_factorials()
+            log_mass = -centre + np.arange(200) * math.log(max(centre, 1e-300)) - log_factorials
             reached = np.minimum(np.cumsum(np.exp(log_mass)), 1.0)
             table[row] = np.append(reached, np.ones(len(values) - 200))
         else:
             scaled = (values + 0.5 - centre) / math.sqrt(2 * spread)
             table[row] = [0.5 * math.erfc(-deviation) for deviation in scaled]
     return values, table
-
-
-def _log_factorials() -> Floats:
-    """Return ln n! for n = 0 … 199."""
-    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, 200.0)))])
 
 
 def repeats_for(

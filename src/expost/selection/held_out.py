@@ -221,10 +221,7 @@ def _check_levels(guarantee: Guarantee, fits: bool, need: str) -> None:
 
 def look_deviations(rhos: Sequence[float], steps: int = 1) -> tuple[float, ...]:
     """Return σ_i of each look, rounded up: c²/(2σ_i²) ≤ ρ_i − ρ_{i−1} holds exactly."""
-    levels = [Fraction(0), *(exact_positive(rho, "rho") for rho in rhos)]
-    if len(levels) < 2 or any(a >= b for a, b in pairwise(levels)):
-        raise InvalidInput("rhos", "levels", "give ascending levels above 0")
-    return tuple(root_up(Fraction(steps**2) / (2 * (b - a))) for a, b in pairwise(levels))
+    return tuple(root_up(Fraction(steps**2) / (2 * (b - a))) for a, b in _steps_of(rhos, "rho"))
 
 
 def gaussian_margins(deviations: Sequence[float], confidence: float) -> list[int]:
@@ -252,16 +249,21 @@ def useful_rhos(
 
 def rates_of(epsilons: Sequence[float], monotone: bool = True) -> tuple[Rates, ...]:
     """Return the rates of each look, from its level and the one before it."""
-    levels = [Fraction(0), *(exact_positive(epsilon, "epsilon") for epsilon in epsilons)]
-    if len(levels) < 2 or any(a >= b for a, b in pairwise(levels)):
-        raise InvalidInput("epsilons", "levels", "give ascending levels above 0")
+    levels = _steps_of(epsilons, "epsilon")
     if monotone:  # Σ_{j≤i} b_j = ε_i
-        return tuple(Rates(level, level - before) for before, level in pairwise(levels))
+        return tuple(Rates(level, level - before) for before, level in levels)
     # a_i + Σ_{j<i} b_j = ε_i
     return tuple(
-        Rates(level - _FAILING * before, _FAILING * (level - before))
-        for before, level in pairwise(levels)
+        Rates(level - _FAILING * before, _FAILING * (level - before)) for before, level in levels
     )
+
+
+def _steps_of(levels: Sequence[float], field: str) -> list[tuple[Fraction, Fraction]]:
+    """Return each level with the one before it, 0 before the first; refuse other orders."""
+    steps = list(pairwise([Fraction(0), *(exact_positive(level, field) for level in levels)]))
+    if not steps or any(a >= b for a, b in steps):
+        raise InvalidInput(f"{field}s", "levels", "give ascending levels above 0")
+    return steps
 
 
 def margins_of(rates: Sequence[Rates], confidence: float, steps: int = 1) -> list[int]:

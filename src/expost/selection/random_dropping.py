@@ -247,14 +247,10 @@ class RandomDropping(DroppingSelector):
         """Release the best run, or with a goal the first that passes."""
         if self.at_least is None:
             return ReleaseRule.BEST
-        _check_priorities(candidates)  # called before anything is reserved or drawn
+        # Checked here, before anything is reserved or drawn.
+        if len({candidate.priority is None for candidate in candidates}) > 1:
+            raise InvalidCandidate("priority", None, "give a priority to every candidate or none")
         return ReleaseRule.FIRST_PASS_OR_FIRST
-
-
-def _check_priorities(candidates: Candidates) -> None:
-    """Refuse a list in which only some candidates have a priority."""
-    if len({candidate.priority is None for candidate in candidates}) > 1:
-        raise InvalidCandidate("priority", None, "give a priority to every candidate, or to none")
 
 
 def _priorities(candidates: Candidates, charges: Charges) -> list[Fraction]:

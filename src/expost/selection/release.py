@@ -121,10 +121,7 @@ class Release:
         InvalidRelease
             JSON cannot hold the value, a setting, or a parameter.
         """
-        outcome = next(
-            (name for name, sentinel in _OUTCOMES.items() if self.value is sentinel),
-            "missed" if self.passed is False else "value",
-        )
+        outcome = _sentinel(self.value) or ("missed" if self.passed is False else "value")
         value = None if outcome in _OUTCOMES else (encode or plain_json)(self.value)
         return {
             "expost": __version__,
@@ -303,11 +300,15 @@ def plain_json(value: Any, name: str = "value") -> Any:
     )
 
 
+def _sentinel(value: Any) -> str | None:
+    """Return the name of a value that stands for an outcome without an output."""
+    return next((name for name, outcome in _OUTCOMES.items() if value is outcome), None)
+
+
 def _outcome(value: Any) -> str:
     """Name a released value: its own text if it is a number or a text, else its type."""
-    for name, outcome in _OUTCOMES.items():
-        if value is outcome:
-            return name
+    if name := _sentinel(value):
+        return name
     return str(value) if isinstance(value, (int, float, str)) else type(value).__name__
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
@@ -331,7 +330,8 @@ class RepeatAndSelect(Selector):
     def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
-        return {"kept": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
+        copies = [randomness.below(ends[-1]) for _ in range(self.runs.draw(randomness))]
+        return {"kept": sorted(bisect_right(ends, copy) for copy in copies)}
 
 
 def worst_guarantee(candidates: Candidates) -> Guarantee:
@@ -351,8 +351,3 @@ def _of_nothing(charge: Guarantee) -> Guarantee:
         return charge
     nothing, delta = zero_like(charge), charge.shared_delta
     return nothing if delta is None else nothing.to_approx(delta)
-
-
-def _pick(ends: Sequence[int], randomness: Randomness) -> int:
-    """Return the candidate of a uniformly drawn copy; ``ends`` are cumulative copies."""
-    return bisect_right(ends, randomness.below(ends[-1]))

@@ -48,7 +48,6 @@ from expost.selection.candidate import (
     check_callbacks,
     check_candidates,
     check_flag,
-    describe_candidate,
 )
 from expost.selection.release import Release, data_description, grid_of, plain_json
 
@@ -282,7 +281,8 @@ class Selector(ABC):
         public = [__version__, self.settings(), account.identity, source.simulated]
         described = [
             *public,
-            [describe_candidate(candidate) for candidate in candidates],
+            # Everything that defines a candidate.
+            [[one.mechanism, dict(one.params), *_public(one), one.priority] for one in candidates],
             score,
             codec,
         ]
@@ -293,15 +293,7 @@ class Selector(ABC):
 
         It must be the same in every process, so it holds plain values only: no mechanism.
         """
-        listed = [
-            [
-                dict(candidate.params),
-                candidate.guarantee.as_dict(),
-                candidate.repeats,
-                candidate.drop_rate,
-            ]
-            for candidate in candidates
-        ]
+        listed = [[dict(one.params), *_public(one)] for one in candidates]
         text = json.dumps([self.settings(), listed], default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -426,6 +418,11 @@ class Selector(ABC):
     def _rule(self, candidates: Candidates) -> ReleaseRule:
         """Return the rule that chooses the released run."""
         return self.rule
+
+
+def _public(candidate: Candidate) -> list[Any]:
+    """Return what the charge of a candidate depends on."""
+    return [candidate.guarantee.as_dict(), candidate.repeats, candidate.drop_rate]
 
 
 def _float(score: int | float | None) -> float | None:

@@ -92,10 +92,6 @@ class Competitors:
                 best = np.where(gap < own * (1 - 1e-12), np.inf, best)
         return best
 
-    def _tried(self, order: float) -> Integers:
-        """Return the places of the orders β that are tried at order α: some of all, and α."""
-        return np.union1d(self._choices, np.flatnonzero(self.orders == order))
-
     def _closed(self, index: int, shift: float, *, paper: bool) -> Floats | None:
         """Return the bound of ``paper`` or ``closed-form``, or None where it does not apply."""
         order = self.orders[index]
@@ -137,7 +133,7 @@ class Competitors:
 
         β = α is among the orders that are tried, so no bound exceeds the other two methods'.
         """
-        tried = self._tried(order)
+        tried = np.union1d(self._choices, np.flatnonzero(self.orders == order))
         betas = self.orders[tried][None, :]
         curves, keeping = self.curves[groups][:, tried], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
