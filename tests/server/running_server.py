@@ -10,20 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from fastapi.testclient import TestClient
 
 from expost.privacy import guarantees
 from expost.server.app import create_app
-from expost.server.people import accounts
 from expost.server.people.accounts import Person
 from expost.server.server_settings import ServerSettings
 
 # The number of rows of the digits is public: a person's place is filled or empty.
 PLACES = getattr(guarantees, "ZERO_OUT", guarantees.ADD_REMOVE)
 CITIES = ("Bern", "Graz", "Ulm")
-SHIPPED = dict(accounts._COST)
 PEOPLE = {"olga": "owner", "ann": "analyst", "bob": "analyst", "ada": "auditor"}
 QUESTION = {"dataset": "visits", "kind": "count", "by": ["city"], "within": 0.2}
 JOB = {
@@ -138,14 +135,9 @@ def furnish(service: Any, folder: Path, epsilon: float = 5.0) -> dict[str, str]:
 
 @contextmanager
 def open_server(folder: Path, **options: Any) -> Iterator[Server]:
-    """A furnished server whose results appear at once; its hashes of tokens are quick.
-
-    That they are slow in truth is tested in ``test_security.py``; they took most of the time of
-    tests with a server.
-    """
+    """A furnished server whose results appear at once."""
     settings = ServerSettings(folder / "server", **({"tick": 0.0} | options))
     app = create_app(settings)
-    quick = mock.patch.dict(accounts._COST, n=2**4)
     local = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-    with quick, local as client:
+    with local as client:
         yield Server(folder, app, client, furnish(app.state.service, folder))

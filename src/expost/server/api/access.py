@@ -17,10 +17,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import anyio
 import anyio.to_thread
+from fastapi import Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -67,6 +68,17 @@ def service_of(request: Request) -> Service:
     """Return the service of the application."""
     service: Service = request.app.state.service
     return service
+
+
+async def _service(request: Request) -> Service:
+    """The service; a coroutine, which needs no thread."""
+    return service_of(request)
+
+
+Server = Annotated[Service, Depends(_service)]
+Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Before = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
+Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 
 
 def person_of(request: Request) -> Person:

@@ -55,6 +55,10 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    def fields(self) -> tuple[Any, ...]:
+        """The values of the fields, in their order: what an action is called with."""
+        return tuple(self.model_dump().values())
+
 
 _TYPES: dict[str, Any] = {
     "kind": Literal["count", "sum", "mean", "quantile", "query", "tune"],
@@ -146,6 +150,10 @@ class Dataset(Body):
     askers: Annotated[list[Word], Field(max_length=1000)] | None = None
     approval_above: Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)] | None = None
     approval_days: Annotated[float, Field(gt=0, le=366)] | None = None
+
+    def fields(self) -> tuple[Any, ...]:
+        """What was stated, as one argument."""
+        return (self.stated(),)
 
     def stated(self) -> dict[str, Any]:
         """The fields that were given; of the rules also those that are to end (None)."""

@@ -6,6 +6,7 @@ Tests: ``tests/server/test_roles.py`` (every endpoint), ``tests/server/test_secu
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -15,11 +16,14 @@ from starlette.responses import JSONResponse, Response
 from expost._version import __version__
 from expost.server.api import bodies
 from expost.server.api.access import (
+    Before,
+    Id,
+    Searched,
+    Server,
     address_of,
     clear_cookie,
     person_of,
     priced,
-    service_of,
     set_cookie,
 )
 from expost.server.people.accounts import Person
@@ -29,16 +33,8 @@ from expost.server.service import Service
 router = APIRouter(prefix="/api")
 
 
-async def _service(request: Request) -> Service:
-    """The service; a coroutine, which needs no thread."""
-    return service_of(request)
-
-
-Server = Annotated[Service, Depends(_service)]
 Me = Annotated[Person, Depends(person_of)]
-Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Named = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]*$")]
-Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 Period = Annotated[str, Query(pattern=r"^[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 _TABLES = {
@@ -68,25 +64,45 @@ ACTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-def _endpoint(path: str, action: Callable[..., Any]) -> Callable[..., Any]:
+# Endpoints whose action also takes the fields of a body, in their order; with the status.
+SENT: dict[tuple[str, str], tuple[Callable[..., Any], type[bodies.Body], int]] = {
+    ("POST", "/datasets"): (Service.register, bodies.Dataset, 201),
+    ("POST", "/datasets/preview"): (Service.preview, bodies.Dataset, 200),
+    ("PUT", "/datasets/{name}"): (Service.change_dataset, bodies.Dataset, 200),
+    ("POST", "/requests/{id}/decline"): (Service.decline, bodies.Decision, 200),
+    ("POST", "/budgets"): (Service.open_budget, bodies.NewBudget, 201),
+    ("POST", "/budgets/{name}"): (Service.change_budget, bodies.Change, 200),
+    ("POST", "/people"): (Service.add_person, bodies.NewPerson, 201),
+    ("PUT", "/people/{name}"): (Service.change_person, bodies.PersonProfile, 200),
+    ("POST", "/tokens"): (Service.new_token, bodies.NewToken, 201),
+}
+
+
+def _endpoint(
+    path: str, action: Callable[..., Any], body: type[bodies.Body] | None = None
+) -> Callable[..., Any]:
     """The endpoint of an action; its description is that of the action."""
+    hints: dict[str, Any] = {"service": Server, "me": Me}
+    hints |= {"name": Named} if "{name}" in path else {"id": Id} if "{id}" in path else {}
+    hints |= {} if body is None else {"body": body}
 
-    def call(service: Server, me: Me) -> Any:
-        return action(service, me)
+    def endpoint(service: Service, me: Person, **given: Any) -> Any:
+        sent = given.pop("body", None)
+        return action(service, me, *given.values(), *(() if sent is None else sent.fields()))
 
-    def call_named(service: Server, me: Me, name: Named) -> Any:
-        return action(service, me, name)
-
-    def call_with_id(service: Server, me: Me, id: Id) -> Any:
-        return action(service, me, id)
-
-    endpoint = call_named if "{name}" in path else call_with_id if "{id}" in path else call
+    # FastAPI reads from the signature what the path, the query and the body hold.
+    kind = Parameter.KEYWORD_ONLY
+    parameters = [Parameter(name, kind, annotation=hint) for name, hint in hints.items()]
+    endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     endpoint.__name__, endpoint.__doc__ = action.__name__, action.__doc__
     return endpoint
 
 
 for (method, path), served in ACTIONS.items():
     router.add_api_route(path, _endpoint(path, served), methods=[method])
+for (method, path), (served, body, status) in SENT.items():
+    endpoint = _endpoint(path, served, body)
+    router.add_api_route(path, endpoint, methods=[method], status_code=status)
 
 
 @router.get("/health")
@@ -140,25 +156,6 @@ def end_session(request: Request, server: Server, me: Me) -> JSONResponse:
     return response
 
 
-@router.post("/datasets", status_code=201)
-def post_dataset(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
-    """Register a data set."""
-    return server.register(me, body.stated())
-
-
-@router.post("/datasets/preview")
-def post_preview(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
-    """Check the facts of a data set against its header; nothing is registered."""
-    return server.preview(me, body.stated())
-
-
-@router.put("/datasets/{name}")
-def put_dataset(server: Server, me: Me, name: Named, body: bodies.Dataset) -> dict[str, Any]:
-    """Change the facts of a data set; answers that were asked before keep the old ones."""
-    facts = body.stated()
-    return server.change_dataset(me, name, facts)
-
-
 @router.post("/price")
 async def post_price(
     request: Request, server: Server, me: Me, body: bodies.Question
@@ -198,18 +195,12 @@ async def post_approval(
     return JSONResponse(view, status_code=402 if view["status"] == "refused" else 200)
 
 
-@router.post("/requests/{id}/decline")
-def post_refusal(server: Server, me: Me, id: Id, body: bodies.Decision) -> dict[str, Any]:
-    """Decline a question that waits for approval."""
-    return server.decline(me, id, body.reason)
-
-
 @router.get("/requests")
 def get_requests(
     server: Server,
     me: Me,
     limit: Limit = 100,
-    before: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None,
+    before: Before = None,
     text: Searched = "",
     dataset: Searched = "",
     status: Searched = "",
@@ -257,18 +248,6 @@ def model(server: Server, me: Me, id: Id) -> Response:
     return _download(server.model(me, id), "application/octet-stream", f"model-{id}.npz")
 
 
-@router.post("/budgets", status_code=201)
-def post_budget(server: Server, me: Me, body: bodies.NewBudget) -> dict[str, Any]:
-    """Open a budget."""
-    return server.open_budget(me, **body.model_dump())
-
-
-@router.post("/budgets/{name}")
-def post_budget_change(server: Server, me: Me, name: Named, body: bodies.Change) -> dict[str, Any]:
-    """Change a limit or a cap."""
-    return server.change_budget(me, name, **body.model_dump())
-
-
 @router.get("/entries")
 def get_entries(
     server: Server,
@@ -287,24 +266,6 @@ def get_acts(
 ) -> list[dict[str, Any]]:
     """List administrative acts."""
     return server.acts(me, after, limit)
-
-
-@router.post("/people", status_code=201)
-def post_person(server: Server, me: Me, body: bodies.NewPerson) -> dict[str, Any]:
-    """Add a person."""
-    return server.add_person(me, body.name, body.role)
-
-
-@router.put("/people/{name}")
-def put_person(server: Server, me: Me, name: Named, body: bodies.PersonProfile) -> dict[str, Any]:
-    """Set the groups and the address of a person."""
-    return server.change_person(me, name, body.groups, body.mail)
-
-
-@router.post("/tokens", status_code=201)
-def post_token(server: Server, me: Me, body: bodies.NewToken) -> dict[str, Any]:
-    """Make a token; it is shown once."""
-    return server.new_token(me, body.person, body.days, body.note)
 
 
 @router.delete("/tokens/{id}")

@@ -206,29 +206,22 @@ class Queue:
                 return row | {"worker": worker, "home": home, "deaths": died}
         return None
 
+    def _set_running(self, worker: str, /, **values: Any) -> None:
+        """Change all that a worker runs."""
+        mine = (requests.c.worker == worker, requests.c.state == RUNNING)
+        self._store.change(requests.update().where(*mine).values(**values))
+
     def extend(self, worker: str, lease: float) -> None:
         """Extend the leases of a worker that is alive."""
-        self._store.change(
-            requests.update()
-            .where(requests.c.worker == worker, requests.c.state == RUNNING)
-            .values(lease=time.time() + lease)
-        )
+        self._set_running(worker, lease=time.time() + lease)
 
     def end_leases(self, worker: str) -> None:
         """End the leases of a worker that is gone."""
-        self._store.change(
-            requests.update()
-            .where(requests.c.worker == worker, requests.c.state == RUNNING)
-            .values(lease=0.0)
-        )
+        self._set_running(worker, lease=0.0)
 
     def give_back(self, worker: str) -> None:
         """Queue what a worker runs again; results that it still computes are not taken."""
-        self._store.change(
-            requests.update()
-            .where(requests.c.worker == worker, requests.c.state == RUNNING)
-            .values(state=QUEUED, worker=None, lease=0.0)
-        )
+        self._set_running(worker, state=QUEUED, worker=None, lease=0.0)
 
     def release(self, identity: str, worker: str, pause: float, *, failed: bool = True) -> None:
         """Give a request back, to be taken again after a pause; a failure is one try."""

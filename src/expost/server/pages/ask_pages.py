@@ -22,13 +22,12 @@ from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
-from expost.server.api.access import priced
+from expost.server.api.access import Server, priced
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.rendering import (
     Form,
     Me,
     Sender,
-    Server,
     check_fields,
     go,
     new_key,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
+from expost.server.api.access import Server
 from expost.server.pages import amounts
 from expost.server.pages.ask_pages import lines
 from expost.server.pages.rendering import (
@@ -16,7 +17,6 @@ from expost.server.pages.rendering import (
     Form,
     Me,
     Sender,
-    Server,
     again,
     check_fields,
     go,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
-from expost.server.api.access import address_of, clear_cookie, cookie_person, set_cookie
+from expost.server.api.access import Server, address_of, clear_cookie, cookie_person, set_cookie
 from expost.server.jobs.datasets import RULES
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.ask_pages import block_text, blocks, lines
@@ -23,7 +23,6 @@ from expost.server.pages.rendering import (
     Form,
     Me,
     Sender,
-    Server,
     again,
     check_fields,
     go,

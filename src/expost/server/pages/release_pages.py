@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
-from expost.server.api.access import priced
+from expost.server.api.access import Before, Id, Searched, Server, priced
 from expost.server.jobs.states import APPROVAL, STATUSES
 from expost.server.pages import amounts
 from expost.server.pages.ask_pages import fields_again
@@ -21,7 +21,6 @@ from expost.server.pages.rendering import (
     Form,
     Me,
     Sender,
-    Server,
     again,
     check_fields,
     go,
@@ -34,14 +33,11 @@ from expost.server.service import Service
 
 router = APIRouter()
 
-Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-Before = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
 MOST_LINES = 1000
 _WAITING = ("queued", "running")
 
 
 Reload = Annotated[bool, Query()]
-Searched = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]*$")]
 PER_PAGE = 100
 
 

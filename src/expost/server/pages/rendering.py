@@ -27,21 +27,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
 from expost.certificates.document import certainty_text
-from expost.server.api.access import Guard, check_csrf, cookie_person, service_of
+from expost.server.api.access import Guard, Server, check_csrf, cookie_person
 from expost.server.pages import amounts
 from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import Conflict, NotFound, ServerProblem
-from expost.server.service import Service
 
 router = APIRouter()
 
 
-async def _service(request: Request) -> Service:
-    """The service; a coroutine, which needs no thread."""
-    return service_of(request)
-
-
-Server = Annotated[Service, Depends(_service)]
 ASSETS = {
     "server.css": "text/css; charset=utf-8",
     "server.js": "text/javascript; charset=utf-8",

@@ -3,11 +3,9 @@
 One table says which role may do what; it is checked before every action. A method of the service
 that is an action carries the decorator :func:`action`, and its name must be in the table.
 
-A token is a random secret that is shown once and stored as a slow hash (scrypt). It reads
-``expost_ID_SECRET``: the id finds the row, and only the secret is hashed. Hashes are compared in
-constant time. A process remembers which tokens it has checked as keyed digests in memory, so that
-the slow hash is computed once per token and process; whether a token is revoked or expired is read
-from the database every time. Failed attempts are counted in the database per address.
+A token is shown once and stored as a salted hash. It reads ``expost_ID_SECRET``: the id finds the
+row, and the secret has 256 random bits, so that nobody guesses it however fast the hash is. Hashes
+are compared in constant time. Failed attempts are counted in the database per address.
 Tests: ``tests/server/test_security.py``, ``tests/server/test_roles.py`` (every action and every
 endpoint, every role).
 """
@@ -19,29 +17,24 @@ import hmac
 import json
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakValueDictionary
 
 import sqlalchemy as sql
 
 from expost.errors import InvalidInput
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, failures, people, profiles, sessions, tokens
-from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, TooMany, Unavailable
+from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, TooMany
 
 OWNER, ANALYST, AUDITOR = "owner", "analyst", "auditor"
 ROLES = (OWNER, ANALYST, AUDITOR)
 DAY = 86_400.0
 LONGEST_DAYS = 366
-_COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 _TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
-_MOST_REMEMBERED = 10_000
-_TURN_SECONDS = 2.0
 WINDOW = 300.0
 MOST_PER_ADDRESS = 50
 MAIL = re.compile(r"[^\s@,;<>()\"]{1,64}@[A-Za-z0-9.-]{1,189}")
@@ -158,7 +151,7 @@ def _draw_token() -> tuple[str, str, bytes, bytes]:
         secrets.token_urlsafe(32),
         secrets.token_bytes(16),
     )
-    return f"expost_{identity}_{secret}", identity, salt, slow_hash(secret, salt)
+    return f"expost_{identity}_{secret}", identity, salt, token_hash(secret, salt)
 
 
 def parts_of(token: str) -> tuple[str, str] | None:
@@ -167,50 +160,14 @@ def parts_of(token: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
-def slow_hash(secret: str, salt: bytes) -> bytes:
-    """Return the scrypt hash of a secret."""
-    return hashlib.scrypt(secret.encode(), salt=salt, dklen=32, **_COST)
+def token_hash(secret: str, salt: bytes) -> bytes:
+    """Return the hash under which the secret of a token is stored."""
+    return hmac.digest(salt, b"expost token " + secret.encode(), "sha256")
 
 
 def quick_hash(secret: str) -> str:
     """Return the digest under which a random secret of 256 bits is stored (sessions, links)."""
     return hashlib.sha256(b"expost server " + secret.encode()).hexdigest()
-
-
-class Checked:
-    """The tokens that this process has checked, as keyed digests."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, None] = {}
-        self._lock = threading.Lock()
-        self._turns: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
-
-    def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
-        return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
-
-    def matches(self, secret: str, salt: bytes, stored: bytes) -> bool:
-        """Return whether the secret has the stored hash."""
-        digest = self._digest(secret, salt, stored)
-        if digest in self._known:
-            return True
-        with self._lock:  # guesses at one token wait for each other, not for colleagues
-            turn = self._turns.setdefault(salt, threading.Lock())
-        if not turn.acquire(timeout=_TURN_SECONDS):
-            raise Unavailable("this token is being checked", "token", "try again soon")
-        try:
-            if digest in self._known:  # another call checked it meanwhile
-                return True
-            same = hmac.compare_digest(slow_hash(secret, salt), stored)
-        finally:
-            turn.release()
-        if not same:
-            return False
-        with self._lock:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[digest] = None
-        return True
 
 
 def write_profile(connection: sql.Connection, name: str, values: dict[str, Any]) -> None:
@@ -225,7 +182,6 @@ class People:
 
     def __init__(self, store: ServerDatabase) -> None:
         self._store = store
-        self._checked = Checked()
 
     def listed(self) -> list[dict[str, Any]]:
         """Return everybody, by name, with their groups and their address for mail."""
@@ -410,9 +366,8 @@ class People:
         )
         if row is None:
             self.check_limit(address)
-            slow_hash(secret, b"no such token...")  # as slow as a known id
             raise NotSignedIn
-        if not self._checked.matches(secret, row["salt"], row["hash"]):
+        if not hmac.compare_digest(token_hash(secret, row["salt"]), row["hash"]):
             raise NotSignedIn
         if row["revoked"] or row["disabled"] or row["expires"] <= time.time():
             raise NotSignedIn(wrong=False)
