@@ -151,10 +151,10 @@ def _opened(
     delimiter: str | None,
 ) -> Any:
     """The private table of a JOIN; its rows stay where they are."""
-    data, name = tables.find(join.name, joined=True)
+    data, name = tables.find(join.name)
     own, own_name, opened = private
     if one_table((data, name), (own, own_name)):
-        raise refused(f"JOIN {join.name}", "a self join is not answered")
+        raise refused(f"JOIN {join.name}", "its source is that of the other table")
     if may_collate(data) != may_collate(own):
         raise _apart(join)
     if (near := beside((data, name), private)) is not None:

@@ -64,15 +64,12 @@ class Tables:
             entry, name = text, name or Path(text).name.partition(".")[0]
         self._named[(name or "").lower()] = (entry, None)
 
-    def find(self, name: str, *, joined: bool = False) -> tuple[Any, str | None]:
-        """Return the source of a table and its name in a database (None for other sources).
-
-        A single source is the table of FROM whatever its name, never a ``joined`` one.
-        """
+    def find(self, name: str) -> tuple[Any, str | None]:
+        """Return the source of a table and its name in a database (None for other sources)."""
         entry = self._named.get(name.lower())
         if entry is None and len(self._databases) == 1:
             return self._databases[0], name
-        if entry is None and self._only is not None and not joined:
+        if entry is None and self._only is not None:
             entry = self._only
         if entry is None:
             known = ", ".join(repr(known) for known in self._named) or "none"
@@ -222,9 +219,9 @@ def _public_table(
     join: JoinedTable, tables: Tables, wanted: set[str], private: tuple[Any, str | None, Any]
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
-    data, name = tables.find(join.name, joined=True)
+    data, name = tables.find(join.name)
     if one_table((data, name), private[:2]):
-        raise refused(f"JOIN {join.name}", "it is the private table, which cannot be public, too")
+        raise refused(f"JOIN {join.name}", "its source is that of the private table")
     near = beside((data, name), private)
     if near is not None:
         public = near

@@ -465,9 +465,7 @@ class TappedConvolution(TappedLayer):
         bordered, shape = _channels_last(images, padding)
         turned, out_shape = _channels_last(slopes, [0, 0])
         times = len(images) // call.inputs.shape[1]
-        return Products(
-            bordered, turned, shape, out_shape, (height, width), (down, along), times
-        )
+        return Products(bordered, turned, shape, out_shape, (height, width), (down, along), times)
 
     def _unfolded(self, call: Call) -> Tensor:
         """Return the gradients of the weight of a call, for groups and dilated kernels."""
