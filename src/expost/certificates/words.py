@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from expost.certificates import document as documents
@@ -35,8 +34,7 @@ METHODS = {
     "winner costs less",
     "repeat-and-select": "the best of a random number of runs",
     "doubling": "attempts with twice the budget each time, until one passes",
-    "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is "
-    "charged",
+    "noise-reduction": "one value whose noise is reduced step by step; the last step is charged",
     "noise-path": "one linear model whose noise is reduced step by step until the score passes; "
     "the last step is charged",
     "progressive": "one training with all rows, continued until the score passes; the steps that "
@@ -423,11 +421,9 @@ def answers_words(document: Record) -> str:
     answered = len(document["answers"])
     if document["query"].get("top") is not None:
         return "the list is stated" if answered else "the list is not known with this confidence"
-    total = answered + len(document["unanswered"])
-    of = "group" if total == 1 else "groups"
-    if document.get("kind") == QUANTILE:
-        of = "quantiles of groups"
-    return f"{answered:,} of {total:,} {of} reached this error"
+    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
+    text = f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
+    return text.replace("1 of 1 groups", "1 of 1 group")
 
 
 # Tuning jobs: of ``document["tuning"]``.
@@ -438,9 +434,7 @@ _IN_PYTHON = "rows that were passed in Python"
 def result_words(document: Record) -> str:
     """Return what a job released."""
     if document["outcome"] == "missed":
-        return (
-            "missed: a model that was not shown to reach the goal; it is charged, so it is released"
-        )
+        return "missed: a model not shown to reach the goal; released because it is charged"
     if document["outcome"] == "value":
         reached = {True: "a model that reaches the goal", None: "the best model of one search"}
         return reached[document["passed"]]
@@ -544,9 +538,8 @@ def advice_words(job: Record) -> list[str]:
     if reached is not None:
         lower += f": this model reaches about {_within(reached, goal):.3g}"
     advice, paths = [lower], any(attempt.get("params") for attempt in job["attempts"])
-    if privacy.get("max_epsilon") is not None:
-        advice.append("a larger max_epsilon")
     unit = documents.unit_of_job(job)
+    advice += ["a larger max_epsilon"] * (privacy.get("max_epsilon") is not None)
     advice.append(f"more {unit}s: the noise per {unit} falls with their number")
     advice.append("other features (model.features)" if paths else "other levels or settings")
     if privacy["scoring"] == "private":
@@ -575,15 +568,9 @@ def _bought(document: Record) -> str | None:
     """The charge of facts that were bought, and the total with them."""
     if "facts" not in document:
         return None
-    number, bought = len(document["facts"]["facts"]["columns"]), document["facts"]["charged"]
-    columns = f"{number} column{'s' * (number != 1)}"
-    both = {name: document["total"][name] for name in ("epsilon", "delta")}
-    if document.get("kind") == COUNT:  # its total is what was guaranteed before anything ran
-        both = {"epsilon": bought["epsilon"], "delta": bought["delta"]}
-        for unit, size in query_words.with_earlier(document).items():
-            if unit in both:
-                both[unit] = float(Fraction(repr(both[unit])) + Fraction(repr(float(size))))
-    return f"{_charge(bought)}: {columns}; in all {_amount(both)}"
+    number = len(document["facts"]["facts"]["columns"])
+    columns = f"{_charge(document['facts']['charged'])}: {number} column{'s' * (number != 1)}"
+    return f"{columns}; in all {_amount(query_words.with_facts(document))}"
 
 
 def _columns(data: Record) -> list[str]:
