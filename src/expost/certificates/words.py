@@ -113,7 +113,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
         "goal reached": lambda: reached[document["passed"]],
         "charge": lambda: f"{_charge(document['spent'])}: what this release cost, search included",
         "meaning": lambda: _meaning(document, document["spent"]),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before anything ran",
         "protects": lambda: documents.protected_words(document["spent"]["neighbours"]),
         **_common(document),
         **(_technical(document) | _selector(document) if verbose else {}),
@@ -131,7 +131,7 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "charge": lambda: f"{_amount(document['spent'])}: {query_words.cost_words(document)}",
         "facts": lambda: _bought(document),
         "meaning": lambda: _meaning(document, query_words.with_earlier(document), "person"),
-        "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_amount(document['worst_case'])}: guaranteed before anything ran",
         "guarantee": lambda: (
             None  # "at most" has said it
             if document["guarantee"].items() >= document["worst_case"].items()
@@ -172,7 +172,7 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
         "meaning": lambda: _meaning(
             document, document["spent"], "row" if document["facts"]["user"] is None else "person"
         ),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before anything ran",
         "protects": lambda: (
             documents.protected_words(document["spent"]["neighbours"])
             if document["facts"]["user"] is None
@@ -195,7 +195,7 @@ def _tuning(document: Record, verbose: bool) -> dict[str, _Maker]:
         "charge": lambda: f"{_amount(job['spent'])}: all attempts, training and scoring together",
         "facts": lambda: _bought(document),
         "meaning": lambda: _meaning(document, job["spent"], documents.unit_of_job(job)),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before the job began",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before the job began",
         "attempts": lambda: _attempts(job),
         "protects": lambda: documents.protected_words(document["spent"]["neighbours"], job["data"]),
         "data": lambda: job["data"].get("path") or job["data"].get("name") or _IN_PYTHON,
