@@ -142,8 +142,8 @@ def main(rows: int = 3000, out: Path | None = None) -> Release:
         for noise in (2.0, 1.0)  # the cheaper level first
         for rate in (0.02, 0.05)
     ]
-    # Algorithm 2: the first run that reaches the goal is released, or nothing. A run may be dropped,
-    # so nothing may be found; then call it again, as a further request.
+    # Algorithm 2: the first run that reaches the goal is released, or nothing. A run may be
+    # dropped, so nothing may be found; then call it again, as a further request.
     selector = AboveThreshold(overhead=0.5, at_least=0.7, delta=1e-5)
     print("at worst:", selector.charges(candidates).worst_case)
     with warnings.catch_warnings():

@@ -42,6 +42,14 @@ def test_facts_are_shown_and_written(table: Path) -> None:
     assert again.exit_code != 0
 
 
+@pytest.mark.parametrize(("epsilon", "rough"), [("2", False), ("0.01", True)])
+def test_rough_facts_are_called_rough(table: Path, epsilon: str, rough: bool) -> None:
+    """Catches bounds of noise that look like facts: by the noisy number of rows, never by rows."""
+    result = run(app, ["describe", str(table), "--epsilon", epsilon])
+    assert result.exit_code == 0
+    assert ("These facts are rough" in result.output) == rough
+
+
 def test_json_is_the_certificate_and_it_verifies(table: Path) -> None:
     result = run(app, ["describe", str(table), "--epsilon", "2", "--columns", "colour", "--json"])
     document = json.loads(result.stdout)

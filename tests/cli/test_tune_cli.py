@@ -102,7 +102,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     assert len(document["attempts"]) == document["attempts_allowed"] == 3
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
-    assert shown.stdout.startswith("The goal was missed: no model was released (wanted: ")
+    assert shown.stdout.startswith("The goal was missed (accuracy ≥ 0.9): no model was released.")
     said = " ".join(shown.stdout.split())
     assert "what to try - a lower goal (at_least)" in said
     assert "likely if a tenth of the settings were good enough at ε = " in said

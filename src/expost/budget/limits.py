@@ -216,8 +216,8 @@ class Budget(ABC):
             raise InvalidGuarantee(
                 "neighbours",
                 charge.neighbours,
-                f"the budget is for {self.neighbours!r} neighbours, and a charge must use the same "
-                "neighbouring relation" + _remedy(self.neighbours, charge.neighbours),
+                f"the budget is for {self.neighbours!r} neighbours, and charges must be, too"
+                + _remedy(self.neighbours, charge.neighbours),
             )
         measured = self._coordinates(charge)
         if measured is None:
@@ -244,8 +244,8 @@ def _remedy(budget: str, charge: str) -> str:
     if (budget, charge) != (ADD_REMOVE, ZERO_OUT):
         return ""
     return (
-        "; open the budget with neighbours 'zero-out' (--neighbours zero-out), or give the public "
-        "number of rows (data.rows, or rows=), so that the request is charged for 'add-remove'"
+        ". Create a budget for 'zero-out' (expost ledger create --neighbours zero-out), or give a "
+        "public number of rows (--rows, data.rows, rows=): the charge is then for 'add-remove'"
     )
 
 

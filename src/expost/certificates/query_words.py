@@ -6,6 +6,7 @@ Tests: ``tests/analytics/test_sql_run.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from expost.certificates.document import Record
 from expost.rationals import charge_text
@@ -30,6 +31,19 @@ def with_earlier(document: Record) -> Record:
         return dict(document["guarantee"])
     paid = document["public"].get("paid_before", 0.0)
     return {unit: size + paid for unit, size in document["spent"].items()}
+
+
+def with_facts(document: Record) -> dict[str, float]:
+    """Return ε and δ of a release and of the facts that were bought for it."""
+    total = {unit: document["total"][unit] for unit in ("epsilon", "delta")}
+    if document.get("kind") != "count":
+        return total
+    # The total of a count is what was guaranteed before; here it is what was charged.
+    parts = document["facts"]["charged"], with_earlier(document)
+    return {
+        unit: float(sum(Fraction(repr(float(part.get(unit, 0)))) for part in parts))
+        for unit in total
+    }
 
 
 def rows_words(rows: Sequence[Record]) -> str:

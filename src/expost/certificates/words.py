@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from expost.certificates import document as documents
@@ -35,8 +34,7 @@ METHODS = {
     "winner costs less",
     "repeat-and-select": "the best of a random number of runs",
     "doubling": "attempts with twice the budget each time, until one passes",
-    "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is "
-    "charged",
+    "noise-reduction": "one value whose noise is reduced step by step; the last step is charged",
     "noise-path": "one linear model whose noise is reduced step by step until the score passes; "
     "the last step is charged",
     "progressive": "one training with all rows, continued until the score passes; the steps that "
@@ -115,7 +113,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
         "goal reached": lambda: reached[document["passed"]],
         "charge": lambda: f"{_charge(document['spent'])}: what this release cost, search included",
         "meaning": lambda: _meaning(document, document["spent"]),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before anything ran",
         "protects": lambda: documents.protected_words(document["spent"]["neighbours"]),
         **_common(document),
         **(_technical(document) | _selector(document) if verbose else {}),
@@ -133,7 +131,7 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "charge": lambda: f"{_amount(document['spent'])}: {query_words.cost_words(document)}",
         "facts": lambda: _bought(document),
         "meaning": lambda: _meaning(document, query_words.with_earlier(document), "person"),
-        "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_amount(document['worst_case'])}: guaranteed before anything ran",
         "guarantee": lambda: (
             None  # "at most" has said it
             if document["guarantee"].items() >= document["worst_case"].items()
@@ -175,7 +173,7 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
         "meaning": lambda: _meaning(
             document, document["spent"], "row" if document["facts"]["user"] is None else "person"
         ),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before anything ran",
         "protects": lambda: (
             documents.protected_words(document["spent"]["neighbours"])
             if document["facts"]["user"] is None
@@ -198,7 +196,7 @@ def _tuning(document: Record, verbose: bool) -> dict[str, _Maker]:
         "charge": lambda: f"{_amount(job['spent'])}: all attempts, training and scoring together",
         "facts": lambda: _bought(document),
         "meaning": lambda: _meaning(document, job["spent"], documents.unit_of_job(job)),
-        "at most": lambda: f"{_charge(document['worst_case'])}: certain before the job began",
+        "at most": lambda: f"{_charge(document['worst_case'])}: guaranteed before the job began",
         "attempts": lambda: _attempts(job),
         "protects": lambda: documents.protected_words(document["spent"]["neighbours"], job["data"]),
         "data": lambda: job["data"].get("path") or job["data"].get("name") or _IN_PYTHON,
@@ -424,11 +422,9 @@ def answers_words(document: Record) -> str:
     answered = len(document["answers"])
     if document["query"].get("top") is not None:
         return "the list is stated" if answered else "the list is not known with this confidence"
-    total = answered + len(document["unanswered"])
-    of = "group" if total == 1 else "groups"
-    if document.get("kind") == QUANTILE:
-        of = "quantiles of groups"
-    return f"{answered:,} of {total:,} {of} reached this error"
+    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
+    text = f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
+    return text.replace("1 of 1 groups", "1 of 1 group")
 
 
 # Tuning jobs: of ``document["tuning"]``.
@@ -439,9 +435,7 @@ _IN_PYTHON = "rows that were passed in Python"
 def result_words(document: Record) -> str:
     """Return what a job released."""
     if document["outcome"] == "missed":
-        return (
-            "missed: a model that was not shown to reach the goal; it is charged, so it is released"
-        )
+        return "missed: a model not shown to reach the goal; released because it is charged"
     if document["outcome"] == "value":
         reached = {True: "a model that reaches the goal", None: "the best model of one search"}
         return reached[document["passed"]]
@@ -545,9 +539,8 @@ def advice_words(job: Record) -> list[str]:
     if reached is not None:
         lower += f": this model reaches about {_within(reached, goal):.3g}"
     advice, paths = [lower], any(attempt.get("params") for attempt in job["attempts"])
-    if privacy.get("max_epsilon") is not None:
-        advice.append("a larger max_epsilon")
     unit = documents.unit_of_job(job)
+    advice += ["a larger max_epsilon"] * (privacy.get("max_epsilon") is not None)
     advice.append(f"more {unit}s: the noise per {unit} falls with their number")
     advice.append("other features (model.features)" if paths else "other levels or settings")
     if privacy["scoring"] == "private":
@@ -576,15 +569,9 @@ def _bought(document: Record) -> str | None:
     """The charge of facts that were bought, and the total with them."""
     if "facts" not in document:
         return None
-    number, bought = len(document["facts"]["facts"]["columns"]), document["facts"]["charged"]
-    columns = f"{number} column{'s' * (number != 1)}"
-    both = {name: document["total"][name] for name in ("epsilon", "delta")}
-    if document.get("kind") == COUNT:  # its total is what was guaranteed before anything ran
-        both = {"epsilon": bought["epsilon"], "delta": bought["delta"]}
-        for unit, size in query_words.with_earlier(document).items():
-            if unit in both:
-                both[unit] = float(Fraction(repr(both[unit])) + Fraction(repr(float(size))))
-    return f"{_charge(bought)}: {columns}; in all {_amount(both)}"
+    number = len(document["facts"]["facts"]["columns"])
+    columns = f"{_charge(document['facts']['charged'])}: {number} column{'s' * (number != 1)}"
+    return f"{columns}; in all {_amount(query_words.with_facts(document))}"
 
 
 def _columns(data: Record) -> list[str]:

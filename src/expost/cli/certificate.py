@@ -25,7 +25,7 @@ from expost.certificates.document import TUNING, document_text, read_certificate
 from expost.certificates.self_assessment import evidence_files
 from expost.certificates.verify import run_checks, verdict_of
 from expost.certificates.words import certificate_words, title_of
-from expost.cli.output import FAILURE, Json, notes, show, visible
+from expost.cli.output import FAILURE, Json, notes, plural, show, visible
 from expost.errors import InvalidInput
 
 File = Annotated[Path, typer.Argument(help="A certificate (JSON).", exists=True, dir_okay=False)]
@@ -237,6 +237,6 @@ def write_pack(
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    notes.print(f"evidence of {len(releases)} releases: {out}", highlight=False)
+    notes.print(f"evidence of {plural(len(releases), 'release')}: {out}", highlight=False)
     if not all(verdict["valid"] for verdict in verdicts):
         raise typer.Exit(FAILURE)

@@ -437,6 +437,8 @@ def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
     """
     try:
         text = read_small(path, "keys", "utf-8-sig")
+    except FileNotFoundError:
+        raise InvalidInput("keys", str(path), "there is no such file") from None
     except UnicodeDecodeError:
         raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
     lines = [line.rstrip("\r\n") for line in text.split("\n")]

@@ -31,6 +31,7 @@ from expost.facts.describe import (
 from expost.facts.mechanism import ColumnFacts
 
 _BARS = " ▁▂▃▄▅▆▇█"
+_ROUGH = 0.25  # share of the rows that a category needs to be found
 
 
 def describe_command(
@@ -163,6 +164,12 @@ def show_facts(console: Console, facts: Facts, verbose: bool = False) -> None:
     if facts.max_rows_per_user is not None:
         most = plural(facts.max_rows_per_user, "row")
         lines.append(f"95 % of the persons have about {most} or fewer.")
+    needed = plan(facts.epsilon, facts.delta, len(facts))["rows_of_a_category"]
+    if needed > _ROUGH * facts.rows:
+        lines.append(
+            f"These facts are rough: a category needs about {needed:,} {what} to be found, and "
+            "bounds may be far too wide. A larger --epsilon or fewer --columns gives better ones."
+        )
     lines.append(
         f"Charge: ε = {shown_up(facts.epsilon)}, δ = {facts.delta:g} for all of them together."
     )

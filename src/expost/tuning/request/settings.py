@@ -317,8 +317,7 @@ def _goal(request: TuneRequest) -> GoalSettings:
     wanted = "at_least" if larger else "at_most"
     if given[0] != wanted:
         side = "larger" if larger else "smaller"
-        other = "" if given[0] == "at_least" else ", or an error as the metric (mae, mse, log_loss)"
-        request.refuse(given[0], f"a {side} {metric} is better; give {wanted} instead{other}")
+        request.refuse(given[0], f"a {side} {metric} is better; give {wanted}, or another metric")
     goal = GoalSettings(metric, getattr(request, wanted), **facts)
     if request.confidence is not None:
         goal = replace(goal, confidence=request.confidence)

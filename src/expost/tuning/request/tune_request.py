@@ -295,16 +295,10 @@ class TuneRequest:
         asked="Metric",
     )
     at_least: float | None = _option(
-        "goal",
-        kinds.number(),
-        "The goal: the least accuracy (or other metric) that is good enough.",
-        asked="At least",
+        "goal", kinds.number(), "The goal: the least accuracy, or another metric.", asked="At least"
     )
     at_most: float | None = _option(
-        "goal",
-        kinds.number(),
-        "The goal: the largest loss or error that is good enough.",
-        asked="At most",
+        "goal", kinds.number(), "The goal: the largest loss or error.", asked="At most"
     )
     maximize: bool | None = _option(
         "goal", kinds.FLAG, "Release the best model instead of one that reaches a goal."
