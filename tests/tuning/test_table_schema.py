@@ -93,6 +93,9 @@ def test_what_cells_become() -> None:
         one[0] == day_numbers(column("2001-02-03"))[0] == day_numbers(column("2001-02-03T05:06"))[0]
     )
     assert np.isnan([one[1], *day_numbers(column("3.2.2001", None, 5))]).all()
+    apart = day_numbers(column(np.datetime64("2001-02-03", "ns"), np.datetime64("NaT"), "x"))
+    assert apart[0] == one[0]
+    assert np.isnan(apart[1:]).all()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ Tests: ``tests/cli/test_tune_cli.py``, ``tests/cli/test_tune_rows.py``.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shlex
 import sys
@@ -140,7 +141,8 @@ class TuneArguments:
 
     def document(self, planned: JobPlan) -> dict[str, Any]:
         """Return the job and its plan in plain JSON types."""
-        return {"job": toml_to_json(self.tables), "plan": planned.as_dict()}
+        job = json.loads(json.dumps(self.tables, default=str))  # days of a TOML file as text
+        return {"job": job, "plan": planned.as_dict()}
 
 
 def refuse_options(job: str | None, given: Mapping[str, Any]) -> None:
@@ -163,15 +165,6 @@ def _option(name: str, value: Any) -> str:
     if name == "feature_bounds" and isinstance(value, Mapping):
         return "--bounds"
     return "--" + name.replace("_", "-")
-
-
-def toml_to_json(value: Any) -> Any:
-    """Return settings in JSON types; days of a TOML file as text."""
-    if isinstance(value, Mapping):
-        return {str(key): toml_to_json(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [toml_to_json(member) for member in value]
-    return value if isinstance(value, (str, bool, int, float)) else str(value)
 
 
 def describe_job(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _BY_COLUMN = {
     DAY: ("dates", "bounds"),
     CATEGORY: ("categories", "categories"),
 }
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _KEYS = ("kind", "bounds", "categories", "missing")
 _HEAD = ("rows", "user", "max_rows_per_user", "source", "epsilon", "delta")
 
@@ -92,7 +94,7 @@ class StatedFacts:
         lines = ['# Values outside bounds are clipped; names that are not listed are "other".']
         lines += ["[facts]", *_entries(self.head)]
         for name, facts in self.columns.items():
-            lines += ["", f"[columns.{_quoted(name)}]", *_entries(facts)]
+            lines += ["", f"[columns.{toml_value(name)}]", *_entries(facts)]
         return "\n".join(lines) + "\n"
 
 
@@ -106,19 +108,30 @@ def _target_settings(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _entries(table: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table in TOML; what is None is left out."""
-    return [f"{key} = {_toml(value)}" for key, value in table.items() if value is not None]
+    return [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None]
 
 
-def _quoted(name: str) -> str:
-    """Return a text as a TOML string."""
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+def toml_key(name: str) -> str:
+    """Return a name as a TOML key."""
+    return name if _BARE.fullmatch(name) else toml_value(name)
 
 
-def _toml(value: Any) -> str:
-    """Return a value of a setting as TOML."""
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+def toml_value(value: Any, where: str = "facts") -> str:
+    """Return a value of a setting as TOML; ``where`` names it in errors."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        inner = (f"{toml_key(key)} = {toml_value(one, where)}" for key, one in value.items())
+        return "{ " + ", ".join(inner) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(member, where) for member in value) + "]"
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    raise InvalidInput(where, type(value).__name__, "a file takes numbers, texts, lists and tables")
 
 
 def job_toml(settings: Mapping[str, Any], comment: str) -> str:
@@ -126,9 +139,9 @@ def job_toml(settings: Mapping[str, Any], comment: str) -> str:
     lines = [f"# {comment}", "[data]"]
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            lines += [f"{key}.{_quoted(name)} = {_toml(entry)}" for name, entry in value.items()]
+            lines += [f"{key}.{toml_value(name)} = {toml_value(v)}" for name, v in value.items()]
         else:
-            lines.append(f"{key} = {_toml(value)}")
+            lines.append(f"{key} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 

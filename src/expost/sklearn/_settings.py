@@ -30,9 +30,8 @@ from expost.tuning.request.metrics import (
     REGRESSION_METRICS,
     PublicFunction,
 )
-from expost.tuning.request.settings import GoalSettings, Settings, read_settings
-from expost.tuning.request.tune_request import TRAININGS, default_holdout
-from expost.tuning.runs.path_training import MOMENTS
+from expost.tuning.request.settings import AXES, GoalSettings, Settings, read_settings
+from expost.tuning.request.tune_request import default_holdout, tables_of
 
 _SCORERS = {
     "neg_log_loss": "log_loss",
@@ -42,9 +41,9 @@ _SCORERS = {
 """scikit-learn's names of losses; its scores are larger if better."""
 
 _OF_ATTEMPTS = ("guarantee", "overhead", "attempts", "expected_shares", "epsilons", "epsilon_param")
-_OF_PATHS = ("levels", "norm_bound", "tell")
+_AS_GIVEN = ("max_rows_per_user", "holdout", "levels", "norm_bound", "max_epsilon", "tell")
+_AS_GIVEN += ("overhead", "repeats", "loss_bound", "target_variance", "metric_bounds")
 _FACTS = {"feature_bounds", "classes", "target_bounds", "class_weight"}
-_AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 _NAMES = {"rows": "n_rows", "metric": "scoring", "user": "groups"}
 
 
@@ -101,8 +100,6 @@ class SearchAsJob:
     def _training(self) -> str:
         """Return how the estimator is trained; refuse settings that do not belong to it."""
         chosen = self.training
-        if chosen not in TRAININGS:
-            raise InvalidInput("training", chosen, "pass one of " + ", ".join(TRAININGS))
         weighted = setting(self.estimator, "class_weight") is not None
         if chosen == "auto":
             by_grid = self._searched_facts or (weighted and self._searched)
@@ -110,7 +107,6 @@ class SearchAsJob:
                 chosen = "dp-sgd"
         unused: tuple[str, ...] = ()
         if chosen == "dp-sgd":
-            unused = _OF_PATHS
             if self.param_grid is None:
                 raise InvalidInput(
                     "param_grid", None, "pass a grid; {} searches the estimator as it is"
@@ -122,12 +118,8 @@ class SearchAsJob:
                 "it trains DPLogisticRegression and DPLinearRegression (alone, or as the last step "
                 'of a Pipeline); pass "dp-sgd" for other estimators',
             )
-        elif not self._goal:
-            raise InvalidInput("at_least", None, "this training needs a goal to stop at")
         elif weighted:
             raise InvalidInput("class_weight", "weights", "this training has none; leave it out")
-        elif chosen == MOMENTS and not is_regressor(self.estimator):
-            raise InvalidInput("training", MOMENTS, 'a classifier is trained by "progressive"')
         elif chosen != "auto" or not self._searched:
             unused = _OF_ATTEMPTS
             if self.param_grid:
@@ -151,37 +143,28 @@ class SearchAsJob:
         bounds, classes = self._target_bounds() if regression else None, self._classes
         count = None if regression else len(classes) or 2
         n_rows = None if self.n_rows is None else count_of(self.n_rows, "n_rows", at_least=2)
-        holdout = default_holdout(count, training, n_rows or places)
-        tables: dict[str, dict[str, Any]] = {
-            "data": {
-                "feature_bounds": [0, 1],  # the estimator states them
-                "target_bounds": (bounds or [0, 1]) if regression else None,
-                "classes": count,
-                "rows": n_rows,
-                "user": "groups" if persons else None,
-                "max_rows_per_user": self.max_rows_per_user,
-                "holdout": holdout if self.holdout is None else self.holdout,
-            },
-            "model": {
-                "kind": "linear" if regression else "softmax",
-                "training": training,
-                "levels": self.levels,
-                "norm_bound": self.norm_bound,
-            },
-            "goal": self._goal_table(bounds, classes),
-            "privacy": {
-                "delta": 1e-6 if self._delta is None else self._delta,
-                "repeats": self.repeats,
-                "max_epsilon": self.max_epsilon,
-                "overhead": self.overhead,
-                "attempts": self.attempts if self._goal else None,
-                "expected_shares": self.expected_shares if self._goal else None,
-                "tell": self.tell,
-            },
+        keywords: dict[str, Any] = {
+            "holdout": default_holdout(count, training, n_rows or places),
+            "feature_bounds": [0, 1],  # the estimator states them
+            "target_bounds": (bounds or [0, 1]) if regression else None,
+            "classes": count,
+            "rows": n_rows,
+            "user": "groups" if persons else None,
+            "model": "linear" if regression else "softmax",
+            "training": training,
+            "delta": 1e-6 if self._delta is None else self._delta,
+            "attempts": self.attempts if self._goal else None,
+            "expected_shares": self.expected_shares if self._goal else None,
+            **_given({name: getattr(self, name) for name in _AS_GIVEN}),
         }
+        keywords |= self._goal_keywords(bounds, classes)
+        tables = tables_of(_given(keywords))
+        fill_goal(tables["goal"], bounds, regression)
         if self._searched or training == "dp-sgd":
-            tables["search"] = {"epsilons": [1.0], **{axis: [1.0] for axis in _AXES}}
-        read = read_settings(_given(tables), given_data=True)
+            tables["search"] = {"epsilons": [1.0], **{axis: [1.0] for axis in AXES}}
+        else:
+            del tables["search"]
+        read = read_settings(tables, given_data=True)
         kind = type(self.estimator)
         name = kind.__qualname__ if self._own else f"{kind.__module__}.{kind.__qualname__}"
         data = replace(read.data, bounds=None, classes=tuple(classes) or None)
@@ -211,14 +194,14 @@ class SearchAsJob:
         value = None if self.at_least is None else float(self.at_least)
         return GoalSettings(PublicFunction.scored, value, confidence=self.confidence)
 
-    def _goal_table(self, bounds: list[float] | None, classes: list[Any]) -> dict[str, Any]:
+    def _goal_keywords(self, bounds: list[float] | None, classes: list[Any]) -> dict[str, Any]:
         """Return the goal as a job states it."""
         regression = is_regressor(self.estimator)
         usual = "mse" if regression else "accuracy"
         if self._public_score is not None:  # stands for a goal that no job can have
             goal = {"at_most" if regression else "at_least": 0.5, "confidence": self.confidence}
-            bound = {"loss_bound": 1.0} if regression else {}
-            return {"metric": usual, **bound, **(goal if self._goal else {"maximize": True})}
+            facts = {"loss_bound": 1.0 if regression else None, "metric_bounds": None}
+            return {"metric": usual, **facts, **(goal if self._goal else {"maximize": True})}
         metric: Any = self.scoring
         if isinstance(metric, str):
             metric = usual if metric == "private" else _SCORERS.get(metric, metric)
@@ -242,23 +225,15 @@ class SearchAsJob:
                 None,
                 "pass the public range (low, high) of the target: it bounds the error of a row",
             )
-        table: dict[str, Any] = {
-            "metric": metric,
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "maximize": None if self._goal else True,
-            "confidence": self.confidence if self._goal else None,
-            "loss_bound": self.loss_bound,
-            "class_shares": self._shares(classes),
-            "target_variance": self.target_variance,
-            "metric_bounds": self.metric_bounds,
-        }
+        goal = {"at_least": self.at_least, "at_most": self.at_most}
         if metric in LOSSES and self.at_least is not None and self.at_most is None:
             # Scores of scikit-learn are larger if better: at_least=-4 means at_most=4.
-            table |= {"at_least": None, "at_most": -self.at_least}
-        table = _given({"goal": table})["goal"]
-        fill_goal(table, bounds, regression)
-        return table
+            goal = {"at_least": None, "at_most": -self.at_least}
+        return {
+            "metric": metric,
+            "class_shares": self._shares(classes),
+            **(goal | {"confidence": self.confidence} if self._goal else {"maximize": True}),
+        }
 
     def _target_bounds(self) -> list[float] | None:
         """Return the public range of a regression's target; None if it is not given."""
@@ -349,15 +324,12 @@ def named_by_parameters() -> Iterator[None]:
         raise InvalidInput(_NAMES.get(key, key), error.value, error.valid) from None
 
 
-def _given(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _given(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, with arrays and numbers of NumPy as Python's."""
     return {
-        table: {
-            key: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            for key, value in values.items()
-            if value is not None
-        }
-        for table, values in tables.items()
+        name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        for name, value in keywords.items()
+        if value is not None
     }
 
 

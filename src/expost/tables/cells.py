@@ -338,6 +338,8 @@ def _day(cell: Any) -> float:
         cell = cell.decode("utf-8", "replace")
     if isinstance(cell, str):
         cell = datetime.fromisoformat(cell.strip())
+    if isinstance(cell, np.datetime64):  # of a column whose parts had different types
+        cell = cell.astype("datetime64[D]").item()
     return float(cell.toordinal())
 
 

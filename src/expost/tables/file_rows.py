@@ -92,13 +92,13 @@ def read_lines(engine: Any, files: Sequence[str], header: Header) -> Any:
         f"ELSE string_split(line, {mark}) END"
     )
     chosen = ", ".join(
-        f"{_unquoted(f'cells[{index}]')} AS {_name(name)}"
+        f"{_unquoted(f'cells[{index}]')} AS {quoted(name)}"
         for index, name in enumerate(header.names, start=1)
     )
     view = f"{lines.get_name()}_rows"
     engine.raw_sql(
-        f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM (SELECT {split} AS cells FROM "
-        f"(SELECT trim(line, chr(10) || chr(13)) AS line FROM {_name(lines.get_name())})) "
+        f"CREATE TEMP VIEW {quoted(view)} AS SELECT {chosen} FROM (SELECT {split} AS cells FROM "
+        f"(SELECT trim(line, chr(10) || chr(13)) AS line FROM {quoted(lines.get_name())})) "
         f"WHERE len(cells) = {len(header.names)}"
     )
     return engine.table(view)
@@ -108,14 +108,14 @@ def read_json_lines(engine: Any, files: Sequence[str], names: Sequence[str]) -> 
     """Return an Ibis table of text columns with one row per line that is a JSON object."""
     lines = _lines(engine, files, header=False)
     chosen = ", ".join(
-        f"json_extract_string(line, {_text(_pointer(name))}) AS {_name(name)}" for name in names
+        f"json_extract_string(line, {_text(_pointer(name))}) AS {quoted(name)}" for name in names
     )
     view = f"{lines.get_name()}_rows"
     # The inner CASE: conditions of WHERE may be evaluated after what is selected.
     engine.raw_sql(
-        f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM (SELECT "
+        f"CREATE TEMP VIEW {quoted(view)} AS SELECT {chosen} FROM (SELECT "
         "CASE WHEN json_valid(line) THEN line ELSE 'null' END AS line "
-        f"FROM {_name(lines.get_name())}) WHERE json_type(line) = 'OBJECT'"
+        f"FROM {quoted(lines.get_name())}) WHERE json_type(line) = 'OBJECT'"
     )
     return engine.table(view)
 
@@ -151,7 +151,8 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _name(value: str) -> str:
+def quoted(value: str) -> str:
+    """Return a name in SQL."""
     return '"' + value.replace('"', '""') + '"'
 
 

@@ -45,6 +45,7 @@ from expost.execution.calls import call_or_failure
 from expost.files import DUCKDB, SQLITE, is_database
 from expost.tables.file_rows import (
     parquet_rows,
+    quoted,
     read_header,
     read_json_lines,
     read_lines,
@@ -258,8 +259,8 @@ def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
         views = "SELECT name, sql FROM sqlite_master WHERE type = 'view'"
         check_view(table, dict(connection.execute(views).fetchall()), "sqlite")
         wanted = [name for name in columns if name in known] or known
-        listed = ", ".join(f"CAST({_quoted(name)} AS TEXT)" for name in wanted)
-        rows = connection.execute(f"SELECT {listed} FROM {_quoted(table)}").fetchall()
+        listed = ", ".join(f"CAST({quoted(name)} AS TEXT)" for name in wanted)
+        rows = connection.execute(f"SELECT {listed} FROM {quoted(table)}").fetchall()
     finally:
         connection.close()
     arrays = {
@@ -269,27 +270,19 @@ def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
     return ibis_module().memtable(pa.table(arrays))
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _open_url(url: str, table: str | None) -> Any:
     ibis = ibis_module()
     if not table:
         raise InvalidInput("table", table, "say which table of the database to use, with --table")
+    kind, _, rest = url.partition("://")
+    if kind in ("duckdb", "sqlite"):
+        path = Path(rest.partition("?")[0])
+        if not path.is_file():
+            raise InvalidInput(
+                "source", without_password(url), "cannot be opened: there is no such file"
+            )
+        return _open_database(path, f".{kind}", table, ())
     try:
-        if url.startswith("duckdb://"):
-            path = Path(url.removeprefix("duckdb://").partition("?")[0])
-            if not path.is_file():
-                raise InvalidInput(
-                    "source", without_password(url), "cannot be opened: there is no such file"
-                )
-            return _named(ibis.duckdb.connect(str(path), read_only=True), table)
-        if url.startswith("sqlite://"):
-            path = Path(url.removeprefix("sqlite://").partition("?")[0])
-            if not path.is_file():
-                raise InvalidInput("source", str(path), "cannot be opened: there is no such file")
-            return _read_sqlite(path, table, ())
         return _named(ibis.connect(url), table)
     except (InvalidInput, MissingExtra):
         raise

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -64,9 +64,6 @@ from expost.tuning.runs.path_training import (
     usable_levels,
 )
 from expost.tuning.runs.run_attempts import OverTheLimit, Step
-
-if TYPE_CHECKING:
-    from expost.tuning.plan.job_plan import JobPlan
 
 SECOND_SCALE = 4.0
 """The scale of the second path of progressive training, which regularises less."""
@@ -338,8 +335,6 @@ def _joined(
     public: PublicScore | None,
 ) -> JobPlan:
     """Return one forecast of all requests; the first is charged with the whole δ."""
-    from expost.tuning.plan.job_plan import JobPlan
-
     linear = linear_recipe(recipe)
     steps: list[Step] = []
     for number, strategy in enumerate(plan.strategies):

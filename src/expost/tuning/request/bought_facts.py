@@ -36,7 +36,7 @@ from expost.files import read_small
 from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import Randomness
 from expost.tuning.request.defaults import NeededFacts, missing_facts
-from expost.tuning.request.settings import DataSettings, read_settings
+from expost.tuning.request.settings import DataSettings, Settings, read_settings
 from expost.tuning.request.tune_request import MAX_EPSILON, TuneRequest
 from expost.tuning.rows.job_tables import Table, can_stream, given_table, read_head, read_source
 
@@ -98,12 +98,11 @@ def facts_plan(config: Any, X: Any = None, y: Any = None) -> dict[str, Any] | No
     """
     request = TuneRequest.read(config)
     epsilon = wanted_of(request)
-    given = X is not None or y is not None
-    tables = _with_paths(request.tables, request.folder)
-    tables["privacy"].pop("learn_facts", None)
-    settings = read_settings(tables, given_data=given)
-    _, columns, _ = _needed(settings.data, (X, y, None), given, head=True)
-    if epsilon is None or not columns:
+    if epsilon is None:
+        return None
+    settings = _without_facts(request, X is not None or y is not None)[1]
+    _, columns, _ = _needed(settings.data, (X, y, None), head=True)
+    if not columns:
         return None
     planned = plan(epsilon, delta_of_facts(settings.privacy.delta), len(columns))
     return planned | {"names": list(columns), "max_epsilon": settings.privacy.max_epsilon}
@@ -124,13 +123,9 @@ def learn_missing(
     epsilon = wanted_of(request)
     if epsilon is None:
         return config, None
-    tables = {name: dict(values) for name, values in request.tables.items()}
-    privacy = tables.setdefault("privacy", {})
-    del privacy["learn_facts"]
-    given = rows[0] is not None or rows[1] is not None
-    settings = read_settings(_with_paths(tables, request.folder), given_data=given)
-    data, delta = settings.data, settings.privacy.delta
-    needed, columns, users = _needed(data, rows, given)
+    tables, settings = _without_facts(request, rows[0] is not None or rows[1] is not None)
+    data, privacy, delta = settings.data, tables["privacy"], settings.privacy.delta
+    needed, columns, users = _needed(data, rows)
     learned = None
     if columns:
         kept = None if folder is None else folder / FILE
@@ -152,25 +147,26 @@ def learn_missing(
         privacy["delta"] = delta - learned.charge.delta
         if not left > 0 or not privacy["delta"] > 0:
             request.refuse("learn_facts", "facts that were bought before leave nothing of the rest")
-    return _with_paths(tables, request.folder), learned
+    return tables, learned
 
 
-def _with_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return tables whose paths do not depend on the folder of their file."""
-    copy = {name: dict(values) for name, values in tables.items()}
+def _without_facts(request: TuneRequest, given: bool) -> tuple[dict[str, Any], Settings]:
+    """Return the tables of a job that buys no facts, with paths from anywhere, and its settings."""
+    tables = {name: dict(values) for name, values in request.tables.items()}
+    tables["privacy"].pop("learn_facts")
     for key in ("path", "public_test"):
-        if key in copy.get("data", {}):
-            copy["data"][key] = str(folder / copy["data"][key])
-    return copy
+        if key in tables.get("data", {}):
+            tables["data"][key] = str(request.folder / tables["data"][key])
+    return tables, read_settings(tables, given_data=given)
 
 
 def _needed(
-    data: DataSettings, rows: tuple[Any, Any, Any], given: bool, *, head: bool = False
+    data: DataSettings, rows: tuple[Any, Any, Any], *, head: bool = False
 ) -> tuple[NeededFacts, dict[str, Array], Array | None]:
     """Return the facts that are missing, the columns to learn them from, and the persons."""
     source = data.name or data.path
-    if given:
-        X, y, groups = rows
+    X, y, groups = rows
+    if X is not None or y is not None:
         table: Table = given_table(X, y, data, groups)
     else:
         assert source is not None

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,7 @@ from typing import Any
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.facts.facts_file import toml_key, toml_value
 from expost.features import Features
 from expost.features.columns import Column
 from expost.files import is_database
@@ -77,7 +77,6 @@ _WITHOUT_SEARCH = ("noise-reduction", "progressive")
 _STEPS = (80, 240)
 _SMALLEST, _LARGEST = 16, 4096  # batch sizes
 _MANY = 5000  # training places from which small levels can work
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_data_file(name: Any) -> bool:
@@ -364,31 +363,12 @@ def as_toml(job: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _written(value: Any, where: str) -> str:
-    """Return a value in TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, Features):
-        record = public_choice(value)  # TOML has no word for what is left at its default None
-        return _written(
-            {key: member for key, member in record.items() if member is not None}, where
-        )
-    if isinstance(value, Mapping):
-        inner = (f"{_key(key)} = {_written(member, where)}" for key, member in value.items())
-        return "{ " + ", ".join(inner) + " }"
+    """Return a value in TOML; features as their record."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_written(member, where) for member in value) + "]"
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat())
-    raise InvalidInput(where, type(value).__name__, "a file takes numbers, texts, lists and tables")
-
-
-def _key(name: str) -> str:
-    """Return a name as a TOML key."""
-    return name if _BARE.fullmatch(name) else _written(name, name)
+    if isinstance(value, Features):  # TOML has no word for what is left at its default None
+        value = {key: part for key, part in public_choice(value).items() if part is not None}
+    return toml_value(value, where)
 
 
 _DATES = ("date", "timestamp")
@@ -446,12 +426,12 @@ class NeededFacts:
                 lines.append(_line(False, key, json.dumps(listed, ensure_ascii=False)))
             elif key is None:
                 lines += [
-                    f"feature_bounds.{_key(name)} = [LOW, HIGH]"
+                    f"feature_bounds.{toml_key(name)} = [LOW, HIGH]"
                     "  # or categories, dates, booleans: see below"
                     for name in listed
                 ]
             else:
-                lines += [f"{key}.{_key(name)} = {_BLANKS[key]}" for name in listed]
+                lines += [f"{key}.{toml_key(name)} = {_BLANKS[key]}" for name in listed]
         return "\n".join([*lines, *(_TOML_FORMS if self.columns else ())])
 
     def as_python(self) -> str:

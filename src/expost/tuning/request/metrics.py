@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -491,29 +491,12 @@ def metric_class(name: str, *, class_shares: Sequence[float] | None = None) -> t
 
 
 def make_metric(
-    name: str,
-    *,
-    loss_bound: float | None = None,
-    class_shares: tuple[float, ...] | None = None,
-    target_variance: float | None = None,
-    metric_bounds: tuple[float, float] | None = None,
-    function: RowFunction | None = None,
-    larger: bool = True,
+    name: str, *, class_shares: tuple[float, ...] | None = None, **facts: Any
 ) -> Metric:
-    """Return a metric."""
-    kind: Any = metric_class(name, class_shares=class_shares)
-    if kind is WeightedAccuracy:
-        return WeightedAccuracy(tuple(class_shares or ()))
-    if kind is OwnMetric:
-        assert function is not None
-        assert metric_bounds is not None
-        return OwnMetric(function, metric_bounds, larger)
-    if kind is RSquared:
-        assert loss_bound is not None
-        assert target_variance is not None
-        return RSquared(loss_bound, target_variance)
-    metric: Metric = kind(loss_bound) if kind.needs else kind()
-    return metric
+    """Return a metric; of the public facts it takes those that its class has as fields."""
+    kind = metric_class(name, class_shares=class_shares)
+    facts["class_shares"] = class_shares
+    return kind(**{one.name: facts[one.name] for one in fields(kind) if one.name in facts})
 
 
 def weighted_words(shares: Sequence[str]) -> str:

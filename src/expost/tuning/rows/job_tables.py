@@ -101,9 +101,7 @@ def read_source(source: str | Path, settings: DataSettings) -> Table:
     try:
         if name.endswith(".npz"):
             return _read_npz(source, settings)
-        if name.endswith(".parquet"):
-            return _read_parquet(source, settings)
-        return _read_text(source, settings)
+        return whole_table([read_head(source, settings), *read_batches(source, settings, 2**16)])
     except Exception as error:
         if _may_be_shown(error):
             raise
@@ -272,15 +270,6 @@ def _read_npz(path: Path, settings: DataSettings) -> Table:
             ) from None
 
 
-def _read_parquet(path: Path, settings: DataSettings) -> Table:
-    """Read the wanted columns of a Parquet file."""
-    parquet = _parquet()
-    chosen, wanted = _parquet_columns(path, settings)
-    frame = frame_of(parquet.read_table(path, columns=wanted))
-    assert frame is not None
-    return _of_columns(frame, chosen, path.name)
-
-
 def _parquet() -> Any:
     """Return pyarrow's module for Parquet."""
     try:
@@ -300,14 +289,11 @@ def _parquet_columns(path: Path, settings: DataSettings) -> tuple[DataSettings, 
     return replace(settings, features=tuple(features)), wanted
 
 
-def _read_text(path: Path, settings: DataSettings) -> Table:
-    """Read the wanted columns of a text file with a header; every further line is a place."""
-    (table,) = _text_batches(path, settings, None)
-    return table
+def _text_batches(path: Path, settings: DataSettings, size: int) -> Iterator[Table]:
+    """Read the wanted columns of a text file with a header, in batches of ``size`` lines.
 
-
-def _text_batches(path: Path, settings: DataSettings, size: int | None) -> Iterator[Table]:
-    """Read a text file in batches of ``size`` lines; None: all lines, also if there are none."""
+    Every line after the header is a place. The last batch is empty.
+    """
     try:
         delimiter, names = read_header(path, settings.delimiter)
     except InvalidInput as error:
@@ -328,14 +314,12 @@ def _text_batches(path: Path, settings: DataSettings, size: int | None) -> Itera
                 cells = _cells(text, delimiter, len(names))
                 for column, index in zip(by_column, wanted, strict=True):
                     column.append(None if cells is None else cells[index])
-            if size is not None and not count:
-                return
             columns = [np.array(column, dtype=object) for column in by_column]
             users = columns.pop() if user else None
             targets = None if target is None else columns.pop()
             types = ("",) * len(columns)
             yield Table(tuple(columns), targets, chosen, types, path.name, users=users)
-            if size is None:
+            if not count:
                 return
 
 
@@ -362,8 +346,7 @@ def read_head(source: Path, settings: DataSettings) -> Table:
         frame = frame_of(_parquet().read_schema(source).empty_table().select(wanted))
         assert frame is not None
         return _of_columns(frame, chosen, source.name)
-    head = next(_text_batches(source, settings, 1), None)
-    return _read_text(source, settings) if head is None else head.part(slice(0))
+    return next(_text_batches(source, settings, 0))
 
 
 def head_and_places(source: str | Path, settings: DataSettings) -> tuple[Table, int]:
