@@ -106,7 +106,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     said = " ".join(shown.stdout.split())
     assert "what to try - a lower goal (at_least)" in said
     assert "likely if a tenth of the settings were good enough at ε = " in said
-    assert "--plan is free; a further run is charged" in said
+    assert "--plan is free; another run is charged" in said
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:

@@ -33,7 +33,7 @@ def with_earlier(document: Record) -> Record:
     return {unit: size + paid for unit, size in document["spent"].items()}
 
 
-def with_facts(document: Record) -> dict[str, float]:
+def charged_in_all(document: Record) -> dict[str, float]:
     """Return ε and δ of a release and of the facts that were bought for it."""
     total = {unit: document["total"][unit] for unit in ("epsilon", "delta")}
     if document.get("kind") != "count":

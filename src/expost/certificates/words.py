@@ -571,7 +571,7 @@ def _bought(document: Record) -> str | None:
         return None
     number = len(document["facts"]["facts"]["columns"])
     columns = f"{_charge(document['facts']['charged'])}: {number} column{'s' * (number != 1)}"
-    return f"{columns}; in all {_amount(query_words.with_facts(document))}"
+    return f"{columns}; in all {_amount(query_words.charged_in_all(document))}"
 
 
 def _columns(data: Record) -> list[str]:
