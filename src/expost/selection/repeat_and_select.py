@@ -330,6 +330,7 @@ class RepeatAndSelect(Selector):
     def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
+        # K is drawn before the picks, and sorting hides their order; both use no data.
         copies = [randomness.below(ends[-1]) for _ in range(self.runs.draw(randomness))]
         return {"kept": sorted(bisect_right(ends, copy) for copy in copies)}
 
