@@ -357,18 +357,10 @@ class Selector(ABC):
             return False
         spent = charges.nothing if release.index is None else charges[release.index]
         params = {} if release.index is None else dict(checked[release.index].params)
-        return (
-            release.spent,
-            release.worst_case,
-            release.theorem,
-            dict(release.selector),
-            plain_json(dict(release.params), "params"),
-        ) == (
-            spent,
-            charges.worst_case,
-            self._theorem(checked),
-            self.settings(),
-            plain_json(params, "params"),
+        stated = (release.spent, release.worst_case, release.theorem, dict(release.selector))
+        priced = (spent, charges.worst_case, self._theorem(checked), self.settings())
+        return stated == priced and (
+            plain_json(dict(release.params), "params") == plain_json(params, "params")
         )
 
     def _check(self, candidates: Candidates) -> Candidates:
