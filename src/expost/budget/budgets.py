@@ -43,7 +43,7 @@ from expost.privacy.guarantees import (
     PureDP,
     RenyiDP,
 )
-from expost.rationals import from_record, pad_up, round_down, set_fields
+from expost.rationals import pad_up, read_kind, round_down, set_fields
 
 
 @dataclass(frozen=True)
@@ -339,5 +339,5 @@ def budget_from_dict(record: Mapping[str, Any]) -> Budget:
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
     }
-    budget: Budget = from_record(values, kinds, "budget")
+    budget: Budget = read_kind(values, kinds, "budget")
     return budget

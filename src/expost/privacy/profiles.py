@@ -49,8 +49,8 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
-    from_record,
     pad_up,
+    read_kind,
     round_down,
     round_up,
     set_fields,
@@ -471,7 +471,7 @@ _KINDS: dict[str, type[Any]] = {
 
 def profile_from_dict(record: Mapping[str, Any]) -> Profile:
     """Read a profile that ``as_dict`` wrote; refuse what it would not write."""
-    profile: Profile = from_record(record, _KINDS, "profile")
+    profile: Profile = read_kind(record, _KINDS, "profile")
     return profile
 
 
