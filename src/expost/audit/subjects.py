@@ -89,12 +89,8 @@ class Selection(Subject):
         score: Score | None = None,
         claim: Claim | None = None,
     ) -> None:
-        self._selector, self._candidates, self._score, self._claim = (
-            selector,
-            candidates,
-            score,
-            claim,
-        )
+        self._selector, self._candidates = selector, candidates
+        self._score, self._claim = score, claim
         charges = selector.charges(candidates)
         self._priced = copy.copy(selector)
         # Prices and drop laws use neither data nor randomness: compute them once.
