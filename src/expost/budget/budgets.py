@@ -35,14 +35,7 @@ from expost.budget.limits import (
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import gaussian_for
-from expost.privacy.guarantees import (
-    ADD_REMOVE,
-    ZCDP,
-    ApproxDP,
-    Guarantee,
-    PureDP,
-    RenyiDP,
-)
+from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
 from expost.rationals import pad_up, read_kind, round_down, set_fields
 
 

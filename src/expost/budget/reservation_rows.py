@@ -14,12 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 
-from expost.budget.ledger_rows import (
-    LONGEST_IDENTITY,
-    LedgerRows,
-    check_ledger_name,
-    digest,
-)
+from expost.budget.ledger_rows import LONGEST_IDENTITY, LedgerRows, check_ledger_name, digest
 from expost.budget.limits import Budget, Coordinates, Filter, amount_texts
 from expost.budget.totals import (
     NO_ANALYST,

@@ -19,13 +19,7 @@ from rich.text import Text
 
 from expost.analytics.answer_files import check_out, write_document
 from expost.cli.certificate import PackFolder, Period, PrivateKey, check_period, write_pack
-from expost.cli.count import (
-    MeanColumn,
-    Out,
-    SumColumn,
-    request_of_options,
-    with_request_options,
-)
+from expost.cli.count import MeanColumn, Out, SumColumn, request_of_options, with_request_options
 from expost.cli.count_screens import render_result
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
@@ -93,11 +87,7 @@ def remote_count(
     result = server.count(dataset, memo=memo, key=key, **request)
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
+    show(result.as_dict(), as_json=as_json, render=lambda console: render_result(console, result))
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
@@ -124,11 +114,7 @@ def remote_plan(
         repeats=repeats,
         attempts=attempts,
     )
-    show(
-        planned,
-        as_json=as_json,
-        render=lambda console: _render_pairs(console, "Plan", planned),
-    )
+    show(planned, as_json=as_json, render=lambda console: _render_pairs(console, "Plan", planned))
 
 
 @app.command("tune")

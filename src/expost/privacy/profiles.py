@@ -320,9 +320,7 @@ class PureProfile(_Record):
 
     def __post_init__(self) -> None:
         set_fields(
-            self,
-            epsilon=check_loss(self.epsilon, "epsilon"),
-            floor=check_loss(self.floor, "floor"),
+            self, epsilon=check_loss(self.epsilon, "epsilon"), floor=check_loss(self.floor, "floor")
         )
 
     def _delta(self, epsilons: Floats) -> Floats:

@@ -302,11 +302,7 @@ class Selector(ABC):
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(
-        self,
-        candidates: Candidates,
-        charges: Charges,
-        outcome: Outcome,
-        randomness: Randomness,
+        self, candidates: Candidates, charges: Charges, outcome: Outcome, randomness: Randomness
     ) -> Release:
         """Return the certificate of an outcome."""
         return Release(
