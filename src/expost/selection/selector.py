@@ -60,17 +60,17 @@ runs' randomness."""
 class Selector(ABC):
     """Base class of the private selection algorithms.
 
-    A subclass is a frozen dataclass of public settings with five methods: ``_price``, ``_theorem``,
-    ``_draw``, ``_runs`` and ``_rule``. ``name`` stands in certificates; ``takes_queries``:
-    candidates may be bare ``Query`` objects; ``runs_here``: runs are made in this process, also
-    with an executor; ``at_least``: the score that a run must reach to pass.
+    A subclass is a frozen dataclass of public settings with the methods ``_price``, ``_theorem``
+    and ``_draw``, a ``rule`` (or ``_rule``), and often ``_runs``. ``name`` stands in certificates;
+    ``takes_queries``: candidates may be bare ``Query`` objects; ``runs_here``: runs are made in
+    this process, also with an executor; ``at_least``: the score that a run must reach to pass.
     """
 
     name: ClassVar[str]
     takes_queries: ClassVar[bool] = False
     runs_here: ClassVar[bool] = False
     at_least: float | None = None
-    rule: ClassVar[ReleaseRule] = ReleaseRule.BEST
+    rule: ClassVar[ReleaseRule]
 
     def charges(self, candidates: Candidates) -> Charges:
         """Return what each outcome would cost. No data is read and nothing is charged.
@@ -390,9 +390,9 @@ class Selector(ABC):
     def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result that the claim rests on."""
 
+    @abstractmethod
     def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
-        """Draw the coins; they must not depend on data. By default there are none."""
-        return {}
+        """Draw the coins; they must not depend on data."""
 
     def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return the runs that follow from the draws, in the order in which they are made.
