@@ -114,8 +114,7 @@ def draw_audit(report: Any, path: Path) -> None:
         jointly = report.joint.violated and not any(outcome.violated for outcome in outcomes)
         verdict = report.verdict + (", all outcomes together" if jointly else "")
         axes.set_title(
-            f"{verdict} ({report.confidence:.4g} confidence, {report.runs} runs each)",
-            loc="left",
+            f"{verdict} ({report.confidence:.4g} confidence, {report.runs} runs each)", loc="left"
         )
     save(drawn, path)
 

@@ -150,9 +150,7 @@ def as_json(value: Any) -> Any:
     return value.as_dict() if hasattr(value, "as_dict") else value
 
 
-def from_record(
-    record: Mapping[str, Any], kinds: Mapping[str, Callable[..., Any]], what: str
-) -> Any:
+def read_kind(record: Mapping[str, Any], kinds: Mapping[str, Callable[..., Any]], what: str) -> Any:
     """Read a record that ``as_dict`` wrote; refuse a kind or fields that it would not write."""
     values = dict(record)
     kind = values.pop("kind", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -253,3 +254,16 @@ def test_a_call_is_refused_before_any_coin_is_drawn(call: Callable[[Randomness],
     """Catches a check that comes after the budget was reserved: input errors must cost nothing."""
     with pytest.raises(InvalidInput):
         call(NoCoins())
+
+
+def test_a_candidate_can_be_pickled() -> None:
+    """Its settings are read-only, and come back as they were, also without a guarantee given."""
+    noisy = DiscreteLaplace(Query(len), 0.5)
+    for candidate in (
+        Candidate(noisy, {"epsilon": 0.5}, repeats=3, priority=2),
+        Candidate(len, {"rate": 0.1}, guarantee=PureDP(1), drop_rate=2),  # type: ignore[arg-type]
+    ):
+        again = pickle.loads(pickle.dumps(candidate))
+        assert again == candidate
+        with pytest.raises(TypeError):
+            again.params["epsilon"] = 1

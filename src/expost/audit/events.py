@@ -33,12 +33,7 @@ import numpy as np
 
 from expost.arrays import Floats, Integers
 from expost.audit.clopper_pearson import Counts, clopper_pearson
-from expost.audit.report import (
-    ApproxClaims,
-    JointFinding,
-    OutcomeFinding,
-    RenyiClaims,
-)
+from expost.audit.report import ApproxClaims, JointFinding, OutcomeFinding, RenyiClaims
 from expost.audit.subjects import Observation, OutputKey
 from expost.errors import InvalidInput
 from expost.mechanisms.protocol import FAILED, NOTHING

@@ -89,12 +89,8 @@ class Selection(Subject):
         score: Score | None = None,
         claim: Claim | None = None,
     ) -> None:
-        self._selector, self._candidates, self._score, self._claim = (
-            selector,
-            candidates,
-            score,
-            claim,
-        )
+        self._selector, self._candidates = selector, candidates
+        self._score, self._claim = score, claim
         charges = selector.charges(candidates)
         self._priced = copy.copy(selector)
         # Prices and drop laws use neither data nor randomness: compute them once.
@@ -110,8 +106,7 @@ class Selection(Subject):
     def __reduce__(self) -> Any:
         if self.origin is not None:
             return super().__reduce__()
-        parts = [_parts(candidate) for candidate in self._candidates]
-        return (_selection, (self._selector, parts, self._score, self._claim))
+        return Selection, (self._selector, self._candidates, self._score, self._claim)
 
     def observe(self, data: Any, randomness: Randomness) -> Observation:
         release = self._priced.select(
@@ -227,27 +222,6 @@ def _guarantee_for(claim: Claim, index: int | None) -> Guarantee:
             "claim", index, "pass a guarantee for every index (and for None: nothing released)"
         )
     return guarantee
-
-
-def _parts(candidate: Candidate) -> tuple[Any, ...]:
-    """Return the fields of a candidate in a form that can be pickled."""
-    own = getattr(candidate.mechanism, "guarantee", None) is not None
-    guarantee = None if own else candidate.guarantee
-    return (
-        candidate.mechanism,
-        dict(candidate.params),
-        candidate.repeats,
-        guarantee,
-        candidate.drop_rate,
-        candidate.priority,
-    )
-
-
-def _selection(
-    selector: Selector, parts: Sequence[tuple[Any, ...]], score: Score | None, claim: Claim | None
-) -> Selection:
-    """Rebuild a pickled Selection."""
-    return Selection(selector, [Candidate(*fields) for fields in parts], score, claim)
 
 
 SELECTORS = ("random-dropping", "above-threshold", "doubling")

@@ -35,15 +35,8 @@ from expost.budget.limits import (
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import gaussian_for
-from expost.privacy.guarantees import (
-    ADD_REMOVE,
-    ZCDP,
-    ApproxDP,
-    Guarantee,
-    PureDP,
-    RenyiDP,
-)
-from expost.rationals import from_record, pad_up, round_down, set_fields
+from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
+from expost.rationals import pad_up, read_kind, round_down, set_fields
 
 
 @dataclass(frozen=True)
@@ -341,5 +334,5 @@ def budget_from_dict(record: Mapping[str, Any]) -> Budget:
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
     }
-    budget: Budget = from_record(values, kinds, "budget")
+    budget: Budget = read_kind(values, kinds, "budget")
     return budget

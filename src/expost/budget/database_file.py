@@ -56,15 +56,10 @@ class Location:
                 "this is not a database URL; give a file name, sqlite:///file or postgresql://…"
             ) from None
         self.backend: str = self.url.get_backend_name()
-        if self.backend not in ("sqlite", "postgresql"):
-            raise LedgerError(
-                f"{self.backend} databases are not supported; "
-                "give a file name, sqlite:///file or postgresql://…"
-            )
         if self.url.drivername not in _DRIVERS:
             raise LedgerError(
                 f"{self.url.drivername} is not supported; "
-                "give sqlite:///file or postgresql://…, without a driver"
+                "give a file name, sqlite:///file or postgresql://…, without a driver"
             )
         if self.backend == "sqlite" and (self.url.query or self.url.host or self.url.username):
             # With uri=true SQLite would open another file than the one that was checked.

@@ -68,15 +68,7 @@ from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number
 
-__all__ = [
-    "ABANDONED",
-    "OPEN",
-    "SETTLED",
-    "Ledger",
-    "OpenReservation",
-    "Reservation",
-    "Standing",
-]
+__all__ = ["ABANDONED", "OPEN", "SETTLED", "Ledger", "OpenReservation", "Reservation", "Standing"]
 
 
 class Ledger:
@@ -492,11 +484,7 @@ class Ledger:
             return reservation_rows.find_known(rows, reservation).status
 
     def standing(
-        self,
-        budget: str | None = None,
-        analyst: str = NO_ANALYST,
-        *,
-        without: Iterable[str] = (),
+        self, budget: str | None = None, analyst: str = NO_ANALYST, *, without: Iterable[str] = ()
     ) -> Standing:
         """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
 

@@ -37,7 +37,7 @@ from expost.budget.ledger_rows import (
 )
 from expost.budget.limits import Budget, Filter
 from expost.budget.replay import Replay
-from expost.budget.reservation_rows import COLUMNS
+from expost.budget.reservation_rows import COLUMNS, INSERT
 from expost.budget.store import Store
 from expost.budget.totals import (
     all_entries,
@@ -190,18 +190,9 @@ def _move_reservations(rows: LedgerRows) -> None:
     old = rows.all(_OLD_RESERVATIONS)
     rows.run("DROP TABLE expost_reservations")
     rows.run(RESERVATIONS)
-    for identity, budget, analyst, status, worst, charges, outcome in old:
-        rows.change(
-            "INSERT INTO expost_reservations VALUES (:i, :b, :a, :s, :w, :c, :o, :e, '', '')",
-            i=identity,
-            b=budget,
-            a=analyst,
-            s=status,
-            w=worst,
-            c=charges,
-            o=outcome,
-            e=at[identity],
-        )
+    for row in old:
+        known = dict(zip(COLUMNS.split(", "), row, strict=False))
+        rows.change(INSERT, **known, entry=at[row[0]], request="", secret="")
 
 
 def recover_ledger(url: str | Path) -> None:

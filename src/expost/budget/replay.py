@@ -74,17 +74,8 @@ class ReplayedRequest:
 
     def columns(self) -> tuple[str | int | None, ...]:
         """Return what the table must hold, in the order of ``_COLUMNS``; charges as a digest."""
-        return (
-            self.budget,
-            self.analyst,
-            self.status,
-            canonical(amount_texts(self.worst)),
-            self.charges,
-            self.outcome,
-            self.entry,
-            self.request,
-            self.secret,
-        )
+        told = vars(self) | {"worst": canonical(amount_texts(self.worst))}
+        return tuple(told[name] for name in _COLUMNS)
 
     def wrong_charges(self, recorded: str) -> list[str]:
         """Return which amounts are not what the recorded charges say."""

@@ -14,12 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from hashlib import sha256
 
-from expost.budget.ledger_rows import (
-    LONGEST_IDENTITY,
-    LedgerRows,
-    check_ledger_name,
-    digest,
-)
+from expost.budget.ledger_rows import LONGEST_IDENTITY, LedgerRows, check_ledger_name, digest
 from expost.budget.limits import Budget, Coordinates, Filter, amount_texts
 from expost.budget.totals import (
     NO_ANALYST,
@@ -39,6 +34,7 @@ from expost.privacy.guarantees import Guarantee
 OPEN, SETTLED, ABANDONED = "open", "settled", "abandoned"
 
 COLUMNS = "id, budget, analyst, status, worst, charges, outcome, entry, request, secret"
+INSERT = f"INSERT INTO expost_reservations VALUES (:{COLUMNS.replace(', ', ', :')})"
 
 
 @dataclass(frozen=True)
@@ -210,19 +206,9 @@ def repeat_request(
 
 
 def insert(rows: LedgerRows, new: StoredReservation, charges: str) -> None:
-    """Write a new reservation."""
-    rows.change(
-        "INSERT INTO expost_reservations VALUES (:id, :b, :a, :s, :w, :c, NULL, :e, :r, :x)",
-        id=new.id,
-        b=new.budget,
-        a=new.analyst,
-        s=new.status,
-        w=canonical(amount_texts(new.worst)),
-        c=charges,
-        e=new.entry,
-        r=new.request,
-        x=new.secret,
-    )
+    """Write a new reservation; ``charges``: its charges as text."""
+    texts = {"worst": canonical(amount_texts(new.worst)), "charges": charges}
+    rows.change(INSERT, **(vars(new) | texts))
 
 
 def finish(

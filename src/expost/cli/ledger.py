@@ -86,10 +86,7 @@ def budget_from_options(
     if chosen is BudgetKind.approx:
         return ApproxBudget(cast(Any, epsilon), cast(Any, delta), neighbours)
     # Rounded down: limits that are computed from (ε, δ) must imply what was typed.
-    pair = (
-        float_below(amount_from(epsilon, "epsilon")),
-        float_below(amount_from(delta, "delta")),
-    )
+    pair = (float_below(amount_from(epsilon, "epsilon")), float_below(amount_from(delta, "delta")))
     if chosen is BudgetKind.zcdp:
         return ZCDPBudget.for_approx(*pair, neighbours)
     if orders is None:
@@ -424,9 +421,7 @@ def keys(
 
 @app.command("head")
 def head_(
-    url: Url,
-    key: Key,
-    out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+    url: Url, key: Key, out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None
 ) -> None:
     """Print the signed head of the ledger, as JSON. Keep it where the ledger's users cannot write.
 

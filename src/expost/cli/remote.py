@@ -27,13 +27,7 @@ from expost.cli.certificate import (
     read_errors,
     write_pack,
 )
-from expost.cli.count import (
-    MeanColumn,
-    Out,
-    SumColumn,
-    request_of_options,
-    with_request_options,
-)
+from expost.cli.count import MeanColumn, Out, SumColumn, request_of_options, with_request_options
 from expost.cli.count_screens import render_result
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
@@ -101,11 +95,7 @@ def remote_count(
     result = server.count(dataset, memo=memo, key=key, **request)
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
+    show(result.as_dict(), as_json=as_json, render=lambda console: render_result(console, result))
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
@@ -132,11 +122,7 @@ def remote_plan(
         repeats=repeats,
         attempts=attempts,
     )
-    show(
-        planned,
-        as_json=as_json,
-        render=lambda console: _render_pairs(console, "Plan", planned),
-    )
+    show(planned, as_json=as_json, render=lambda console: _render_pairs(console, "Plan", planned))
 
 
 @app.command("tune")

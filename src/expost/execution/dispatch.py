@@ -162,6 +162,7 @@ class Dispatcher:
     def make(self, runs: Sequence[tuple[int, Call]]) -> Batches:
         """Make one wave; yield (place, output) of the runs of each task when it ends."""
         self._share()
+        # Tasks without runs are sent, too: the number of tasks is public, that of runs is not.
         assigned = [runs[first :: self.tasks] for first in range(self.tasks)]
 
         def submit(number: int) -> Future[Any]:

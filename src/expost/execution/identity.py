@@ -81,7 +81,7 @@ def _feed(state: Any, data: Any) -> None:
 
 def _tag(state: Any, kind: str, content: str) -> None:
     """Add a piece with its kind and length to the hash, so that pieces cannot run together."""
-    encoded = content.encode()
+    encoded = content.encode("utf-8", "surrogatepass")
     state.update(f"{kind}:{len(encoded)}:".encode() + encoded)
 
 
@@ -114,9 +114,8 @@ class _Walk:
         self.alive: list[Any] = []  # an id is only unique while its object exists
 
     def tag(self, kind: str, content: str = "") -> None:
-        """Add a piece with its kind and length, so that pieces cannot run together."""
-        encoded = content.encode("utf-8", "surrogatepass")
-        self.state.update(f"{kind}:{len(encoded)}:".encode() + encoded)
+        """Add a piece."""
+        _tag(self.state, kind, content)
 
     def visit(self, value: Any) -> None:
         """Add a value."""

@@ -73,9 +73,7 @@ class RayExecutor(OwnedExecutor):
             _connect(ray, address)
         elif address is not None:
             raise InvalidInput(
-                "address",
-                address,
-                "omit it: this process is connected to a Ray cluster already",
+                "address", address, "omit it: this process is connected to a Ray cluster already"
             )
         try:
             self.tasks = wanted or _room(ray.cluster_resources(), num_cpus, num_gpus)

@@ -156,6 +156,7 @@ class ShareCharges(Charges):
         amount, most = exact(spent, "spent"), Fraction(whole)
         if not 0 <= amount <= most:
             raise InvalidInput("spent", spent, "give an amount from 0 to the worst case")
+        # The ceiling: an amount between two parts is charged as the larger one.
         return 0 if most == 0 else -int(-amount * self.parts // most)
 
     def as_dict(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
-    from_record,
+    read_kind,
     round_up,
     set_fields,
 )
@@ -478,7 +478,7 @@ class RenyiDP(Guarantee):
 def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
     """Read a guarantee that :meth:`Guarantee.as_dict` wrote; refuse what it would not write."""
     kinds = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
-    guarantee: Guarantee = from_record(record, kinds, "guarantee")
+    guarantee: Guarantee = read_kind(record, kinds, "guarantee")
     return guarantee
 
 

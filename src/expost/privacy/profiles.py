@@ -49,8 +49,8 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
-    from_record,
     pad_up,
+    read_kind,
     round_down,
     round_up,
     set_fields,
@@ -64,16 +64,7 @@ INTEGER_ORDERS: tuple[float, ...] = tuple(
         *range(132, 257, 4),
         *range(264, 513, 8),
         *range(528, 1025, 16),
-        1152,
-        1280,
-        1536,
-        1792,
-        2048,
-        2560,
-        3072,
-        4096,
-        6144,
-        8192,
+        *(1152, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192),
     )
 )
 """Whole orders up to 1,024 with steps of at most 3.2 %, then sparser to 8,192 for very small ε."""
@@ -329,9 +320,7 @@ class PureProfile(_Record):
 
     def __post_init__(self) -> None:
         set_fields(
-            self,
-            epsilon=check_loss(self.epsilon, "epsilon"),
-            floor=check_loss(self.floor, "floor"),
+            self, epsilon=check_loss(self.epsilon, "epsilon"), floor=check_loss(self.floor, "floor")
         )
 
     def _delta(self, epsilons: Floats) -> Floats:
@@ -456,22 +445,13 @@ class LargestProfile(_Record):
         return np.asarray(np.max([part.delta(epsilons) for part in self.parts], axis=0))
 
 
-_KINDS: dict[str, type[Any]] = {
-    cls.kind: cls
-    for cls in (
-        PureProfile,
-        GaussianProfile,
-        ZCDPProfile,
-        RenyiProfile,
-        DPSGDProfile,
-        LargestProfile,
-    )
-}
+_PROFILES = (PureProfile, GaussianProfile, ZCDPProfile, RenyiProfile, DPSGDProfile, LargestProfile)
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in _PROFILES}
 
 
 def profile_from_dict(record: Mapping[str, Any]) -> Profile:
     """Read a profile that ``as_dict`` wrote; refuse what it would not write."""
-    profile: Profile = from_record(record, _KINDS, "profile")
+    profile: Profile = read_kind(record, _KINDS, "profile")
     return profile
 
 

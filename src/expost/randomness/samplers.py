@@ -66,6 +66,7 @@ class InversionTable:
         if self.width < 64:
             words = words >> np.uint64(64 - self.width)
         outcomes = np.searchsorted(self.bounds, words, side="right").astype(np.int64)
+        # A word equal to a bound, or beyond the table, only begins a number that is not decided.
         unsure = np.zeros(count, dtype=np.bool_)
         if len(self.bounds):
             unsure |= words == self.bounds[np.maximum(outcomes - 1, 0)]

@@ -294,6 +294,7 @@ class Tell(Selector):
     charged: str = "approx"
     orders: tuple[float, ...] | None = None
     name: ClassVar[str] = "tell"
+    rule: ClassVar[ReleaseRule] = ReleaseRule.BEST
     runs_here: ClassVar[bool] = True
 
     def _price(self, candidates: Candidates) -> Charges:
@@ -308,3 +309,6 @@ class Tell(Selector):
 
     def _theorem(self, candidates: Candidates) -> str:
         return "discrete Laplace noise"
+
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
+        return {}

@@ -108,12 +108,7 @@ class Schedule:
         )
 
     def selector(
-        self,
-        number: int,
-        at_least: float,
-        *,
-        delta: float | None = None,
-        order: Any = None,
+        self, number: int, at_least: float, *, delta: float | None = None, order: Any = None
     ) -> AboveThreshold:
         """Return the selector of attempt ``number`` of a job with total ``delta``.
 

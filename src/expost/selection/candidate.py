@@ -83,17 +83,17 @@ class Candidate:
         if self.priority is not None:
             exact(self.priority, "priority", error=InvalidCandidate)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the settings as they were given; a read-only mapping cannot be pickled."""
+        own = getattr(self.mechanism, "guarantee", None) is not None
+        given = None if own else self.guarantee
+        settings = (self.repeats, given, self.drop_rate, self.priority)
+        return Candidate, (self.mechanism, dict(self.params), *settings)
+
     def copies(self, repeats: int, *, drop_rate: Number | None) -> Candidate:
         """Return this candidate with other repeats and another drop rate."""
-        own = getattr(self.mechanism, "guarantee", None)
-        return Candidate(
-            self.mechanism,
-            self.params,
-            repeats,
-            None if own is not None else self.guarantee,  # type: ignore[arg-type]
-            drop_rate,
-            self.priority,
-        )
+        mechanism, params, _, guarantee, _, priority = self.__reduce__()[1]
+        return Candidate(mechanism, params, repeats, guarantee, drop_rate, priority)
 
     @property
     def call(self) -> Call:

@@ -12,8 +12,9 @@ from typing import ClassVar
 from expost.errors import InvalidInput
 from expost.execution.engine import ReleaseRule
 from expost.privacy.charges import Charges
+from expost.randomness.source import Randomness
 from expost.selection.candidate import all_copies, check_goal
-from expost.selection.selector import Candidates, Selector
+from expost.selection.selector import Candidates, Draws, Selector
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,7 @@ class Doubling(Selector):
     def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result."""
         return "sequential composition, stopped at the first pass"
+
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
+        """Draw nothing: every copy is run until one passes."""
+        return {}

@@ -112,11 +112,7 @@ class HeldOut:
 
     def settings(self) -> dict[str, Any]:
         """Return the public settings in plain types."""
-        return {
-            "steps": self.steps,
-            "monotone": self.monotone,
-            "thresholds": list(self.thresholds),
-        }
+        return {"steps": self.steps, "monotone": self.monotone, "thresholds": list(self.thresholds)}
 
     def check(self, guarantee: Guarantee, epsilons: Sequence[float]) -> None:
         """Refuse levels that the proof does not cover."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import ReleaseRule
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
 from expost.privacy.profiles import DEFAULT_ORDERS
@@ -285,6 +286,7 @@ class RepeatAndSelect(Selector):
     delta: Number | None = None
     order: Number | tuple[Number, ...] | None = None
     name: ClassVar[str] = "repeat-and-select"
+    rule: ClassVar[ReleaseRule] = ReleaseRule.BEST
 
     def __post_init__(self) -> None:
         if not isinstance(self.runs, RunCount):
@@ -330,6 +332,7 @@ class RepeatAndSelect(Selector):
     def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
+        # K is drawn before the picks, and sorting hides their order; both use no data.
         copies = [randomness.below(ends[-1]) for _ in range(self.runs.draw(randomness))]
         return {"kept": sorted(bisect_right(ends, copy) for copy in copies)}
 

@@ -60,17 +60,17 @@ runs' randomness."""
 class Selector(ABC):
     """Base class of the private selection algorithms.
 
-    A subclass is a frozen dataclass of public settings with five methods: ``_price``, ``_theorem``,
-    ``_draw``, ``_runs`` and ``_rule``. ``name`` stands in certificates; ``takes_queries``:
-    candidates may be bare ``Query`` objects; ``runs_here``: runs are made in this process, also
-    with an executor; ``at_least``: the score that a run must reach to pass.
+    A subclass is a frozen dataclass of public settings with the methods ``_price``, ``_theorem``
+    and ``_draw``, a ``rule`` (or ``_rule``), and often ``_runs``. ``name`` stands in certificates;
+    ``takes_queries``: candidates may be bare ``Query`` objects; ``runs_here``: runs are made in
+    this process, also with an executor; ``at_least``: the score that a run must reach to pass.
     """
 
     name: ClassVar[str]
     takes_queries: ClassVar[bool] = False
     runs_here: ClassVar[bool] = False
     at_least: float | None = None
-    rule: ClassVar[ReleaseRule] = ReleaseRule.BEST
+    rule: ClassVar[ReleaseRule]
 
     def charges(self, candidates: Candidates) -> Charges:
         """Return what each outcome would cost. No data is read and nothing is charged.
@@ -302,11 +302,7 @@ class Selector(ABC):
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(
-        self,
-        candidates: Candidates,
-        charges: Charges,
-        outcome: Outcome,
-        randomness: Randomness,
+        self, candidates: Candidates, charges: Charges, outcome: Outcome, randomness: Randomness
     ) -> Release:
         """Return the certificate of an outcome."""
         return Release(
@@ -357,18 +353,10 @@ class Selector(ABC):
             return False
         spent = charges.nothing if release.index is None else charges[release.index]
         params = {} if release.index is None else dict(checked[release.index].params)
-        return (
-            release.spent,
-            release.worst_case,
-            release.theorem,
-            dict(release.selector),
-            plain_json(dict(release.params), "params"),
-        ) == (
-            spent,
-            charges.worst_case,
-            self._theorem(checked),
-            self.settings(),
-            plain_json(params, "params"),
+        stated = (release.spent, release.worst_case, release.theorem, dict(release.selector))
+        priced = (spent, charges.worst_case, self._theorem(checked), self.settings())
+        return stated == priced and (
+            plain_json(dict(release.params), "params") == plain_json(params, "params")
         )
 
     def _check(self, candidates: Candidates) -> Candidates:
@@ -402,9 +390,9 @@ class Selector(ABC):
     def _theorem(self, candidates: Candidates) -> str:
         """Return the name of the result that the claim rests on."""
 
+    @abstractmethod
     def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
-        """Draw the coins; they must not depend on data. By default there are none."""
-        return {}
+        """Draw the coins; they must not depend on data."""
 
     def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
         """Return the runs that follow from the draws, in the order in which they are made.
