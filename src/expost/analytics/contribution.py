@@ -60,7 +60,6 @@ _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
-_FOR_DROPPED = Fraction(9, 10)  # of the price of the share of dropped pairs, likewise
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 
 
@@ -231,17 +230,16 @@ def measured(
         kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
         return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     if measure.amount is not None:
-        sums = {_FIRST: rows[VALUE].sum(), _WHOLE[0]: rows[WIDE].sum()}
         pairs = rows.group_by([USER, GROUP]).aggregate(
-            **{name: part.cast("int64") for name, part in sums.items()}
+            **{_FIRST: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
         )
         kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
         shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
         return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     occurrence = ibis.row_number().over(alike).cast("string")
-    rows = rows.mutate(**{_WHO: user_text(rows, collated), _OCCURRENCE: occurrence})
-    order = [salted_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    rows, who = with_user_text(rows.mutate(**{_OCCURRENCE: occurrence}), collated)
+    order = [salted_hash(rows, [who, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
     rows = _ranked(rows, [USER, GROUP], order)
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
     sums = {}
@@ -257,7 +255,7 @@ def measured(
         sums[_FIRST], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
         sums[_WHOLE[0]], sums[_GAP[0]] = wide.abs(), (wide - kept.ifelse(value, 0)).abs()
     return rows.group_by([USER, GROUP]).aggregate(
-        **{name: part.sum().cast("int64") for name, part in sums.items()}
+        **{name: _whole(part) for name, part in sums.items()}
     )
 
 
@@ -270,8 +268,8 @@ def totals(
     much per user.
     """
     if most is not None:
-        pairs = pairs.mutate(**{_WHO: user_text(pairs, collated)})
-        order = [salted_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
+        pairs, who = with_user_text(pairs, collated)
+        order = [salted_hash(pairs, [who, GROUP], salt), pairs[GROUP]]
         pairs = _ranked(pairs, USER, order)
     elif limit is not None and _FIRST not in pairs.columns:
         pairs = _ranked(pairs, USER, [pairs[GROUP]])
@@ -330,8 +328,11 @@ def _with_amounts(groups: Any, pairs: Any, inside: Any, parts: int, limit: int) 
 
 
 def _whole(numbers: Any) -> Any:
-    """A sum as a number of 64 bits; 0 for no rows."""
-    return numbers.sum().fill_null(0).cast("int64")
+    """A sum as a number of 64 bits, which holds it (:data:`MOST_UNITS`); 0 for no rows."""
+    from ibis.expr import operations
+
+    # Ibis leaves out a cast that it thinks superfluous: DuckDB's sums have 128 bits.
+    return operations.Cast(numbers.sum().fill_null(0), "int64").to_expr()
 
 
 def distinct_totals(
@@ -359,10 +360,10 @@ def distinct_totals(
     plain = totals(
         measured(rows, measure, None, salt, collated=collated), most, salt, limit, collated=collated
     )
-    rows = rows.mutate(**{_WHO: user_text(rows, collated)})
-    value_order = [salted_hash(rows, [_WHO, GROUP, VALUE], salt), rows[VALUE]]
+    rows, who = with_user_text(rows, collated)
+    value_order = [salted_hash(rows, [who, GROUP, VALUE], salt), rows[VALUE]]
     inside = ibis.window(group_by=[USER, GROUP], order_by=value_order)
-    group_order = [salted_hash(rows, [_WHO, GROUP], salt), rows[GROUP]]
+    group_order = [salted_hash(rows, [who, GROUP], salt), rows[GROUP]]
     ranks = {
         _RANK: ibis.row_number().over(inside),
         _OCCURRENCE: ibis.dense_rank().over(ibis.window(group_by=USER, order_by=group_order)),
@@ -492,14 +493,14 @@ def _only(rows: Any, keys: Sequence[str]) -> Any:
     return rows.semi_join(ibis.memtable({GROUP: list(keys)}), GROUP)
 
 
-def user_text(pairs: Any, collated: bool) -> Any:
-    """The user as text: one text per user, also where equal users are written differently."""
-    user, engine = pairs[USER], ibis_module().get_backend(pairs).name
-    kind = user.type()
-    text = user if kind.is_string() else user.cast("string")
-    if kind.is_integer() or (kind.is_string() and not collated):
-        return text
-    return columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
+def with_user_text(rows: Any, collated: bool) -> tuple[Any, str]:
+    """The rows, and the column with one text per user, also where equal ones differ as written."""
+    user, engine = rows[USER], ibis_module().get_backend(rows).name
+    if user.type().is_integer() or (user.type().is_string() and not collated):
+        return rows, USER
+    text = user if user.type().is_string() else user.cast("string")
+    whole = columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
+    return rows.mutate(**{_WHO: whole}), _WHO
 
 
 def salted_hash(rows: Any, names: list[str], salt: str) -> Any:
@@ -652,13 +653,16 @@ def dropped_pairs(
     """Return a private estimate of the share of dropped pairs, and its price.
 
     Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
-    released values only. The interval holds at all prices at once (union bound).
+    released values only. The interval holds at all prices at once (union bound; the first price,
+    which mostly suffices, has the largest part of what may be missed).
     """
+    shares = 0.25 ** np.arange(len(prices))
+    shares /= shares.sum()
     laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
     parts = []
-    for numbers, portion in ((values.removed, _FOR_DROPPED), (values.kept, 1 - _FOR_DROPPED)):
+    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
         levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
-        misses = np.full(len(prices), (1 - confidence) / (2 * len(prices)))
+        misses = (1 - confidence) / 2 * shares
         noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
         parts.append((noisy, half_widths_at(levels, misses)))
     (removed, around), (kept, near) = parts

@@ -44,13 +44,13 @@ from expost.tables.sources import may_collate
 AUTO = "auto"
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARES = (Fraction(3, 500), Fraction(3, 100), Fraction(2, 25))
-"""Parts of the total that the share of dropped pairs may cost: 0.6 % to 8 %, as far as needed."""
+DROPPED_SHARES = (Fraction(1, 200), Fraction(1, 100), Fraction(3, 100), Fraction(2, 25))
+"""Parts of the total that the share of dropped pairs may cost: 0.5 % to 8 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 _FEW = 4  # likewise for sums with a cap of the amount: so many times the cap
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
-FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding
+FINER = 32  # counts are made in such parts where noise is Laplace: less is lost to rounding
 _PARTS = 10**12  # of the worst case; a request is settled at a whole number of them
 THEOREM = (
     "noise reduction per group; a user is in at most m groups, so the charge is the sum of the m "
