@@ -35,9 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array
-from expost.randomness.source import Randomness
-from expost.training._native.compiled import cgutils, extending, ir, kernel, ordered, types
-from expost.training.exact_noise import (
+from expost.randomness.exact_gaussian import (
     ARTANH,
     COSINE,
     HALF_ROOT,
@@ -46,6 +44,8 @@ from expost.training.exact_noise import (
     QUARTER,
     SINE,
 )
+from expost.randomness.source import Randomness
+from expost.training._native.compiled import cgutils, extending, ir, kernel, ordered, types
 
 LANES = 16
 _ROUNDS = (

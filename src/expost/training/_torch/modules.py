@@ -35,11 +35,11 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut
+from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut, slopes_of
 from expost.training._torch.convolutions import kernels_of
-from expost.training._torch.gradient_parts import Part, Written
+from expost.training._torch.gradient_parts import Part, Written, clipped_totals
 from expost.training._torch.module_state import Parameters, WholeState, seed_draws
-from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
+from expost.training._torch.module_taps import ModuleTaps, not_vectorised
 from expost.training._torch.reachable_state import ReachableState
 from expost.training.exact_noise import contribution_step
 
@@ -290,19 +290,10 @@ class ModuleSums(ClippedSums):
         self, parts: list[Part], rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
         """Return the clipped sums of a pass."""
-        square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
-        for part in parts:
-            square = square + part.square()
-        good = torch.isfinite(square)
-        if self.sound is not None:
-            self.sound &= good.all()
-        if self.careful:
-            for part in parts:
-                part.clear(good)
-        factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
-        sums = {part.name: part.summed(factors, self.kernels) for part in parts}
+        totals = clipped_totals(self, parts, rows, taken, clips, self.kernels)
+        named = {part.name: total for part, total in zip(parts, totals, strict=True)}
         outputs = [
-            sums[name] if name in sums else factors.new_zeros(len(rows), value.numel())
+            named[name] if name in named else clips.new_zeros(len(rows), value.numel())
             for name, value in self.parameters.trained.items()
         ]
         return torch.cat(outputs, dim=1)
