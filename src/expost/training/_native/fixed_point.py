@@ -24,7 +24,6 @@ from expost.arrays import Array
 from expost.training._native.compiled import extending, ir, kernel, ordered, types
 from expost.training._native.vector_products import (
     HEIGHTS,
-    INT,
     LONG,
     NUMBERS,
     TALLEST,
@@ -53,12 +52,7 @@ class _Anchored:
 
     def offset(self, count: Any) -> Any:
         """Return −count times the bits of the anchor, in every lane."""
-        value = self.builder.neg(self.builder.mul(count, self.bits))
-        blank = ir.Constant(self.longs, ir.Undefined)
-        first = self.builder.insert_element(blank, value, ir.Constant(INT, 0))
-        return self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(INT, self.wide.lanes), [0] * self.wide.lanes)
-        )
+        return self.wide.longs(self.builder.neg(self.builder.mul(count, self.bits)))
 
 
 def _add_rows(

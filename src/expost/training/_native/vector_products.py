@@ -68,13 +68,12 @@ class Emitter:
 
     def mask(self, used: Any) -> Any:
         """Return a mask that is true in the first ``used`` lanes."""
-        many = ir.VectorType(LONG, self.lanes)
-        blank = ir.Constant(many, ir.Undefined)
-        first = self.builder.insert_element(blank, used, ir.Constant(INT, 0))
-        spread = self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes)
-        )
-        return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
+        lanes = ir.Constant(ir.VectorType(LONG, self.lanes), list(range(self.lanes)))
+        return self.builder.icmp_signed("<", lanes, self.longs(used))
+
+    def longs(self, value: Any) -> Any:
+        """Return a vector of as many lanes with the 64-bit integer in every lane."""
+        return Emitter(self.context, self.builder, types.int64, self.lanes).everywhere(value)
 
     def masked_load(self, array: Any, index: Any, mask: Any) -> Any:
         """Load a vector; lanes where the mask is false are zero."""
