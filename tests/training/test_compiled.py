@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import expost
 from expost.training._native import compiled, keystream, noise
 
@@ -67,3 +69,14 @@ def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
     assert third[1] == 0
     assert 0.0 in third[0]
     assert third[0] != first[0]
+
+
+@pytest.mark.parametrize("name", ["training/configuration.py", "randomness/exact_gaussian.py"])
+def test_constants_of_other_files_are_part_of_the_key(name, monkeypatch):
+    """Kernels hold constants of these files, which their own files do not show."""
+    changed = Path(expost.__file__).parent / name
+    read, before = Path.read_bytes, compiled.source_stamp.__wrapped__()
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read(path) + b" " * (path.resolve() == changed.resolve())
+    )
+    assert compiled.source_stamp.__wrapped__() != before

@@ -11,6 +11,7 @@ from torch import nn
 
 from expost.errors import InvalidInput
 from expost.randomness import exact_gaussian
+from expost.randomness.exact_gaussian import NoiseLattice, decided_release, gaussian_bracket
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import keystream, noise
@@ -24,14 +25,7 @@ from expost.training._torch.device_keystream import (
 )
 from expost.training.configuration import plans
 from expost.training.engines import Meter
-from expost.training.exact_noise import (
-    NoiseLattice,
-    clip_bound,
-    decided_release,
-    gaussian_bracket,
-    lattice_of,
-    rounding_slack,
-)
+from expost.training.exact_noise import clip_bound, lattice_of, rounding_slack
 from tests.training.test_keystream import some_stream
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]

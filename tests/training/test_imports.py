@@ -49,3 +49,18 @@ def test_linear_models_need_numba_only():
 
 def test_modules_need_torch():
     assert output(TRAIN.format(missing=["torch"], model="lambda: None")) == "torch torch"
+
+
+def test_training_a_module_does_not_load_the_compiler_of_torch():
+    """It would take 150 MB and seconds; the module has dropout, so that all modes are used."""
+    program = """
+import sys
+import numpy as np
+from torch import nn
+from expost.training import Configuration, Fleet
+settings = [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]
+factory = lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+Fleet(factory, settings).train(np.eye(4), [0, 1, 0, 1])
+print({"torch._dynamo", "torch._inductor", "sympy"} & set(sys.modules))
+"""
+    assert output(program) == "set()"

@@ -11,9 +11,10 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration
 from expost.training._torch.convolutions import ghost_square
 from expost.training._torch.device_keystream import DeviceStream
-from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums, mnist_cnn
+from expost.training._torch.plain_chain import UnsupportedChain
 from expost.training.configuration import plans
 from expost.training.engines import Meter
 

@@ -336,7 +336,11 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize(
     ("factory", "words"),
-    [(FromList, "layer that holds it"), (hooked, "hook"), (Checkpointed, "vectorised")],
+    [
+        (FromList, "layer that holds it"),
+        (hooked, "hook"),
+        (Checkpointed, "activation checkpointing"),
+    ],
 )
 def test_modules_whose_gradients_would_be_wrong_are_refused(factory, words):
     with pytest.raises(InvalidInput, match=words):

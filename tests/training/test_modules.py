@@ -17,9 +17,10 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import linear
 from expost.training._native import network as native
-from expost.training._native.network import Network, Unsupported
-from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+from expost.training._native.network import Network
+from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.modules import ModuleSums, mnist_cnn
+from expost.training._torch.plain_chain import UnsupportedChain
 from expost.training.exact_noise import clip_bound
 from tests.training.peers import exact_norm_square, opacus_clipped_sum
 
@@ -401,7 +402,7 @@ def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
     ],
 )
 def test_what_the_native_kernel_does_not_know_goes_to_torch(module):
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedChain):
         Network(module, (6,))
     _, X, y = problem("mlp")
     found = Fleet(lambda: module, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(

@@ -51,17 +51,14 @@ def test_products_with_rows_and_sums_of_rows(dtype, height, columns):
     weights, factors = rng.standard_normal(columns), rng.standard_normal(8)
     out, sums = np.full(8, 7.0), np.append(np.full(columns, 3), 7)
     bound = clip_bound(2.0**20, columns, 20)
-    multiply, add = (
-        getattr(vector_products, f"row_products{height}"),
-        getattr(fixed_point, f"add_rows{height}"),
-    )
+    multiply, add = vector_products.row_products, fixed_point.add_rows
 
     @njit
-    def run(X, rows, weights, out, sums, factors, anchor):
-        multiply(X, rows, 2, 3, weights, out)
-        add(X, rows, 2, 3, sums, factors, anchor)
+    def run(height, X, rows, weights, out, sums, factors, anchor):
+        multiply(height, X, rows, 2, 3, weights, out)
+        add(height, X, rows, 2, 3, sums, factors, anchor)
 
-    run(X, rows, np.append(weights, np.nan).astype(dtype), out, sums, factors, bound.anchor)
+    run(height, X, rows, np.append(weights, np.nan).astype(dtype), out, sums, factors, bound.anchor)
     chosen = X[rows[2 : 2 + height]].astype(float)
     assert close(out[:height], chosen @ weights, dtype)
     assert (out[height:] == 7).all()

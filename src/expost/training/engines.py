@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -91,9 +92,9 @@ class FleetRun:
         """The relation of the guarantees."""
         return ZERO_OUT if self.public_rows is None else ADD_REMOVE
 
-    def exact_rows(self, rows: Array) -> int:
-        """Return how many rows a step must sum exactly; a public number."""
-        return exact_rows(self.public_rows or len(rows), self.neighbours)
+    def exact_rows(self, count: int) -> int:
+        """Return how many of ``count`` rows a step must sum exactly; a public number."""
+        return exact_rows(self.public_rows or count, self.neighbours)
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
         """Train one linear model per configuration."""
@@ -181,7 +182,8 @@ class FleetRun:
         self, module: Any, factory: Callable[[], Any], rows: Array, targets: Array, loss: str
     ) -> Any:
         """Return the sums for a chain of supported layers, or None."""
-        from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+        from expost.training._torch.layer_chain import ChainSums
+        from expost.training._torch.plain_chain import UnsupportedChain
 
         try:
             return ChainSums(module, factory, rows, targets, loss, self.device)
@@ -203,7 +205,7 @@ class FleetRun:
         from expost.training._torch.modules import ThreadedSums
 
         sources, seeds = streams(self.sources), self._seeds()
-        sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
+        sums.exact_rows = self.exact_rows(sums.rows)
         first = dict(enumerate(np.asarray(sums.start([seed])[0].numpy()) for seed in seeds))
         threaded = ThreadedSums(sums, min(self.threads, len(planned)))
         scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
@@ -246,7 +248,7 @@ class FleetRun:
         from expost.training._torch.model_group import train_batched
 
         stream, seeds = DeviceStream(self.sources, self.device), self._seeds()
-        sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
+        sums.exact_rows = self.exact_rows(sums.rows)
         return train_batched(
             sums, self.configurations, planned, stream, seeds, None, self.memory, self.meter
         )
@@ -272,35 +274,50 @@ class FleetRun:
         """Train linear models with the native kernel."""
         from expost.training._native import linear
         from expost.training._native.keystream import streams
-        from expost.training._native.noise import make_steps, settle_state, state_of, step_settings
         from expost.training.configuration import LOSSES
 
-        width = outputs * (rows.shape[1] + 1)
-        norms = linear.row_norms(rows)
-        sources = streams(self.sources)
+        width, norms = outputs * (rows.shape[1] + 1), linear.row_norms(rows)
+        sources, kind = streams(self.sources), LOSSES.index(loss)
 
         def train_one(model: int) -> Array:
-            settings, state = (
-                step_settings(
-                    self.configurations[model], planned[model], width, self.exact_rows(rows)
-                ),
-                state_of(np.zeros(width)),
-            )
-            sample, source = np.empty(len(rows), dtype=np.int64), sources[model]
-            kind = LOSSES.index(loss), outputs
-            class_weights = _array(self.configurations[model].class_weights)
-
-            def run(done: int, steps: int, resumed: bool) -> int:
-                return linear.train_linear(
-                    rows, targets, norms, *kind, settings, state, source, sample, done, steps,
-                    resumed, class_weights,
-                )  # fmt: skip
-
-            for done, steps in self._strides(model, planned[model], width):
-                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
-            return np.asarray(state.parameters)
+            given = rows, targets, norms, kind, outputs
+            train = partial(linear.train_linear, *given)
+            plan, first = planned[model], np.zeros(width)
+            return self._native(model, plan, first, sources[model], len(rows), width, train)
 
         return self._side_by_side(train_one, planned, 5 * 8 * width + 8 * len(rows))
+
+    def _native(
+        self,
+        model: int,
+        plan: TrainingPlan,
+        first: Array,
+        source: Any,
+        count: int,
+        work: float,
+        train: Callable[..., int],
+    ) -> Array:
+        """Train one model from ``first`` on by a native kernel; progress is reported now and then.
+
+        ``work`` is the number of multiply-adds per example, ``count`` the number of rows.
+        """
+        from expost.training._native.noise import make_steps, settle_state, state_of, step_settings
+
+        configuration, most = self.configurations[model], self.exact_rows(count)
+        settings = step_settings(configuration, plan, len(first), most)
+        state, sample = state_of(first), np.empty(count, dtype=np.int64)
+        class_weights = np.array(configuration.class_weights or (), dtype=np.float64)
+
+        def run(done: int, steps: int, resumed: bool) -> int:
+            return train(settings, state, source, sample, done, steps, resumed, class_weights)
+
+        batch = float(configuration.batch_size)
+        stride = max(1, int(_STRIDE / (batch * work)))
+        for done in range(0, plan.steps, stride):
+            now = min(stride, plan.steps - done)
+            make_steps(run, lambda: settle_state(state, settings, source), done, now)
+            self.meter.add(now * batch)
+        return np.asarray(state.parameters)
 
     def _native_network(
         self,
@@ -316,17 +333,16 @@ class FleetRun:
 
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
-        from expost.training._native.network import Network, Unsupported
-        from expost.training._native.noise import make_steps, settle_state, state_of, step_settings
+        from expost.training._native.network import Network
+        from expost.training._torch.plain_chain import UnsupportedChain
         from expost.training.configuration import LOSSES
 
         try:
             network = Network(module, rows.shape[1:])
-        except Unsupported:
+        except UnsupportedChain:
             return None
         dtype = np.float64 if network.double else np.float32
-        sources = streams(self.sources)
-        first = []
+        sources, kind, first = streams(self.sources), LOSSES.index(loss), []
         for seed in self._seeds():
             torch.manual_seed(seed % 2**63)
             first.append(network.flat(factory()))
@@ -334,28 +350,10 @@ class FleetRun:
             flat_rows = network.rows(rows).astype(dtype, copy=False)
 
         def train_one(model: int) -> Array:
-            settings, state = (
-                step_settings(
-                    self.configurations[model],
-                    planned[model],
-                    network.width,
-                    self.exact_rows(rows),
-                ),
-                state_of(first[model]),
-            )
-            scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
-            kind, source = LOSSES.index(loss), sources[model]
-            class_weights = _array(self.configurations[model].class_weights)
-
-            def run(done: int, steps: int, resumed: bool) -> int:
-                return network_kernel.train_network(
-                    network.table, flat_rows, targets, kind, settings, state, source, scratch,
-                    sample, done, steps, resumed, class_weights,
-                )  # fmt: skip
-
-            for done, steps in self._strides(model, planned[model], network.work):
-                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
-            return np.asarray(state.parameters)
+            given = network.table, flat_rows, targets, kind, network.scratch(dtype)
+            train = partial(network_kernel.train_network, *given)
+            plan, start = planned[model], first[model]
+            return self._native(model, plan, start, sources[model], len(rows), network.work, train)
 
         memory = (
             sum(buffer.nbytes for buffer in network.scratch(dtype))
@@ -364,18 +362,6 @@ class FleetRun:
         )
         parameters = self._side_by_side(train_one, planned, memory)
         return self._trained(planned, [network.named(flat, dtype) for flat in parameters])
-
-    def _strides(self, model: int, plan: TrainingPlan, work: float) -> Iterator[tuple[int, int]]:
-        """Yield (steps done, steps to make now) and report after each.
-
-        ``work`` is the number of multiply-adds per example.
-        """
-        batch = float(self.configurations[model].batch_size)
-        stride = max(1, int(_STRIDE / (batch * work)))
-        for done in range(0, plan.steps, stride):
-            now = min(stride, plan.steps - done)
-            yield done, now
-            self.meter.add(now * batch)
 
     def _side_by_side(
         self,
@@ -424,11 +410,6 @@ class FleetRun:
             Trained(parameters, configuration, guarantee)
             for parameters, configuration, guarantee in together
         ]
-
-
-def _array(class_weights: Sequence[float] | None) -> Array:
-    """Return class weights as the native kernels take them: empty if there are none."""
-    return np.array(class_weights or (), dtype=np.float64)
 
 
 def need_device(device: str) -> None:

@@ -60,53 +60,7 @@ import math
 from typing import NamedTuple
 
 from expost.errors import InvalidInput
-from expost.randomness.exact_gaussian import (
-    ARTANH,
-    CONSTANT_ERROR,
-    COSINE,
-    EPS,
-    HALF_ROOT,
-    LAST,
-    LATTICE_BITS,
-    LENGTH_ERROR,
-    LN2_HIGH,
-    LN2_LOW,
-    MORE_BITS,
-    QUARTER,
-    RADIUS_ERROR,
-    SINE,
-    UNREAD,
-    NoiseLattice,
-    decided_release,
-    gaussian_bracket,
-)
-
-__all__ = [
-    "ARTANH",
-    "CONSTANT_ERROR",
-    "COSINE",
-    "EPS",
-    "HALF_ROOT",
-    "LAST",
-    "LATTICE_BITS",
-    "LENGTH_ERROR",
-    "LN2_HIGH",
-    "LN2_LOW",
-    "MORE_BITS",
-    "MOST_ROWS",
-    "QUARTER",
-    "RADIUS_ERROR",
-    "SINE",
-    "UNREAD",
-    "Bound",
-    "NoiseLattice",
-    "clip_bound",
-    "decided_release",
-    "gaussian_bracket",
-    "grid_bits",
-    "lattice_of",
-    "rounding_slack",
-]
+from expost.randomness.exact_gaussian import EPS, NoiseLattice, lattice_for
 
 _GRID_BITS = 50
 MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product
@@ -119,11 +73,7 @@ def lattice_of(clip: float, noise_multiplier: float) -> NoiseLattice:
     """
     if noise_multiplier <= 0:
         return NoiseLattice(0.0, 0.0, 0.0, 0.0)
-    noise = math.nextafter(clip * noise_multiplier, math.inf)
-    exponent = math.frexp(noise)[1] - 1 - LATTICE_BITS
-    return NoiseLattice(
-        noise, math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent), math.ldexp(noise, -exponent)
-    )
+    return lattice_for(math.nextafter(clip * noise_multiplier, math.inf))
 
 
 class Bound(NamedTuple):

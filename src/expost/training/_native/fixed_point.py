@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.training._native.compiled import extending, ir, ordered, types
+from expost.training._native.compiled import extending, ir, kernel, ordered, types
 from expost.training._native.vector_products import (
-    INT,
+    HEIGHTS,
     LONG,
     NUMBERS,
     TALLEST,
     Emitter,
     Rows,
     contiguous,
+    for_height,
     loop,
+    rows_together,
 )
 
 
@@ -50,133 +52,117 @@ class _Anchored:
 
     def offset(self, count: Any) -> Any:
         """Return −count times the bits of the anchor, in every lane."""
-        value = self.builder.neg(self.builder.mul(count, self.bits))
-        blank = ir.Constant(self.longs, ir.Undefined)
-        first = self.builder.insert_element(blank, value, ir.Constant(INT, 0))
-        return self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(INT, self.wide.lanes), [0] * self.wide.lanes)
-        )
+        return self.wide.longs(self.builder.neg(self.builder.mul(count, self.bits)))
 
 
-def _make_add_rows(height: int) -> Any:
-    """Return the intrinsic for sums of ``height`` rows."""
-
-    def typed(
-        typing: Any,
-        matrix: Any,
-        rows: Any,
-        index: Any,
-        later: Any,
-        sums: Any,
-        factors: Any,
-        anchor: Any,
-    ) -> Any:
-        same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix)
-        if not (
-            same and contiguous(types.int64, rows, sums) and contiguous(types.float64, factors)
-        ):
-            return None
-        return types.void(
-            matrix, rows, types.int64, types.int64, sums, factors, types.float64
-        ), generate
+def _add_rows(
+    typing: Any, height: Any, matrix: Any, rows: Any, index: Any, later: Any, sums: Any,
+    factors: Any, anchor: Any
+) -> Any:  # fmt: skip
+    """Return the type and the code generator of :data:`add_rows`."""
+    same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix)
+    if not (same and contiguous(types.int64, rows, sums) and contiguous(types.float64, factors)):
+        return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = Rows(context, builder, signature, arguments, height, first_half=False)
-        emit, wide = rows.emit, Emitter(context, builder, types.float64, rows.emit.lanes)
-        whole = Emitter(context, builder, types.int64, rows.emit.lanes)
-        fixed = _Anchored(builder, wide, arguments[6])
-        factors = [wide.everywhere(builder.load(rows.number(row))) for row in range(height)]
+        def rows_of(height: int) -> None:
+            rows = Rows(context, builder, signature.args[1:], arguments[1:], height, False)
+            emit, wide = rows.emit, Emitter(context, builder, types.float64, rows.emit.lanes)
+            whole = Emitter(context, builder, types.int64, rows.emit.lanes)
+            fixed = _Anchored(builder, wide, arguments[7])
+            factors = [wide.everywhere(builder.load(rows.number(row))) for row in range(height)]
 
-        def add(parts: Sequence[Any], sums: Any) -> Any:
-            for factor, part in zip(factors, parts, strict=True):
-                number = part if emit.vector == wide.vector else builder.fpext(part, wide.vector)
-                sums = fixed.plus(sums, factor, number)
-            return sums
+            def add(parts: Sequence[Any], sums: Any) -> Any:
+                for factor, part in zip(factors, parts, strict=True):
+                    double = emit.vector == wide.vector
+                    number = part if double else builder.fpext(part, wide.vector)
+                    sums = fixed.plus(sums, factor, number)
+                return sums
 
-        def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
-            rows.prefetch(column)
-            parts = [emit.load(row, column) for row in rows.mine]
-            whole.store(add(parts, whole.load(rows.vector, column)), rows.vector, column)
-            return held
+            def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+                rows.prefetch(column)
+                parts = [emit.load(row, column) for row in rows.mine]
+                whole.store(add(parts, whole.load(rows.vector, column)), rows.vector, column)
+                return held
 
-        loop(builder, rows.whole, emit.lanes, [], along)
-        with builder.if_then(builder.icmp_signed(">", rows.left, ir.Constant(LONG, 0))):
-            parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
-            sums = whole.masked_load(rows.vector, rows.whole, rows.mask)
-            whole.masked_store(add(parts, sums), rows.vector, rows.whole, rows.mask)
-        rows.prefetch_last()
+            loop(builder, rows.whole, emit.lanes, [], along)
+            with builder.if_then(builder.icmp_signed(">", rows.left, ir.Constant(LONG, 0))):
+                parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
+                sums = whole.masked_load(rows.vector, rows.whole, rows.mask)
+                whole.masked_store(add(parts, sums), rows.vector, rows.whole, rows.mask)
+            rows.prefetch_last()
+
+        for_height(builder, arguments[0], HEIGHTS, rows_of)
         return context.get_dummy_value()
 
-    return extending.intrinsic(typed)
+    long = types.int64
+    return types.void(long, matrix, rows, long, long, sums, factors, types.float64), generate
 
 
-add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
-"""add_rows⟨h⟩(X, rows, place, later, sums, factors, anchor):
+add_rows: Any = extending.intrinsic(_add_rows)
+"""add_rows(height, X, rows, place, later, sums, factors, anchor):
 
-sums[c] += Σ_{r < h} bits of the anchor plus steps of factors[r]·X[rows[place + r], c], in int64.
-The caller subtracts the anchors (:func:`without_anchors`). The other half of the h rows from
-``later`` on is prefetched.
+sums[c] += Σ_{r < height} bits of the anchor plus steps of factors[r]·X[rows[place + r], c], in
+int64; the height is 8, 4 or 1. The caller subtracts the anchors (:func:`without_anchors`). The
+other half of the rows from ``later`` on is prefetched.
 """
 
 
-def _make_add_outer(height: int) -> Any:
-    """Return the intrinsic for ``height`` rows of a sum of outer products."""
-
-    def typed(
-        typing: Any, columns: Any, a: Any, a_start: Any, a_along: Any, b: Any, b_along: Any,
-        count: Any, anchor: Any, sums: Any, start: Any, step: Any
-    ) -> Any:  # fmt: skip
-        if not (contiguous(types.float64, a, b) and contiguous(types.int64, sums)):
-            return None
-        long = types.int64
-        return types.void(
-            long, a, long, long, b, long, long, types.float64, sums, long, long
-        ), generate
+def _add_outer(
+    typing: Any, height: Any, columns: Any, a: Any, a_start: Any, a_along: Any, b: Any,
+    b_along: Any, count: Any, anchor: Any, sums: Any, start: Any, step: Any
+) -> Any:  # fmt: skip
+    """Return the type and the code generator for some rows of a sum of outer products."""
+    if not (contiguous(types.float64, a, b) and contiguous(types.int64, sums)):
+        return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         columns, a_start, a_along, b_along, count, start, step = (
-            arguments[index] for index in (0, 2, 3, 5, 6, 9, 10)
+            arguments[index] for index in (1, 3, 4, 6, 7, 10, 11)
         )
         wide = Emitter(context, builder, types.float64)
         whole = Emitter(context, builder, types.int64)
-        a, b, sums = (wide.data(signature.args[index], arguments[index]) for index in (1, 4, 8))
-        fixed = _Anchored(builder, wide, arguments[7])
+        a, b, sums = (wide.data(signature.args[index], arguments[index]) for index in (2, 5, 9))
+        fixed = _Anchored(builder, wide, arguments[8])
         offset = fixed.offset(count)
-        rows = [builder.add(a_start, ir.Constant(LONG, row)) for row in range(height)]
 
-        def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
-            mask = whole.mask(builder.sub(columns, column))
-            offsets = [
-                builder.add(builder.add(start, column), builder.mul(step, ir.Constant(LONG, row)))
-                for row in range(height)
-            ]
+        def outer_of(height: int) -> None:
+            rows = [builder.add(a_start, ir.Constant(LONG, row)) for row in range(height)]
 
-            def over(j: Any, held: Sequence[Any]) -> Sequence[Any]:
-                vector = wide.load(b, builder.add(column, builder.mul(j, b_along)))
-                along = builder.mul(j, a_along)
-                return [
-                    fixed.plus(
-                        total,
-                        wide.everywhere(builder.load(wide.at(a, builder.add(row, along)))),
-                        vector,
-                    )
-                    for total, row in zip(held, rows, strict=True)
+            def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
+                mask, here = whole.mask(builder.sub(columns, column)), builder.add(start, column)
+                offsets = [
+                    builder.add(here, builder.mul(step, ir.Constant(LONG, row)))
+                    for row in range(height)
                 ]
 
-            held = [builder.add(whole.masked_load(sums, first, mask), offset) for first in offsets]
-            for total, first in zip(loop(builder, count, 1, held, over), offsets, strict=True):
-                whole.masked_store(total, sums, first, mask)
-            return nothing
+                def over(j: Any, held: Sequence[Any]) -> Sequence[Any]:
+                    vector = wide.load(b, builder.add(column, builder.mul(j, b_along)))
+                    along = builder.mul(j, a_along)
+                    numbers = [builder.load(wide.at(a, builder.add(row, along))) for row in rows]
+                    return [
+                        fixed.plus(total, wide.everywhere(number), vector)
+                        for total, number in zip(held, numbers, strict=True)
+                    ]
 
-        loop(builder, columns, wide.lanes, [], tile)
+                held = [
+                    builder.add(whole.masked_load(sums, first, mask), offset) for first in offsets
+                ]
+                for total, first in zip(loop(builder, count, 1, held, over), offsets, strict=True):
+                    whole.masked_store(total, sums, first, mask)
+                return nothing
+
+            loop(builder, columns, wide.lanes, [], tile)
+
+        for_height(builder, arguments[0], range(1, TALLEST + 1), outer_of)
         return context.get_dummy_value()
 
-    return extending.intrinsic(typed)
+    long = types.int64
+    kind = types.void(long, long, a, long, long, b, long, long, types.float64, sums, long, long)
+    return kind, generate
 
 
-_outer1, _outer2, _outer3, _outer4, _outer5, _outer6 = (
-    _make_add_outer(height) for height in range(1, TALLEST + 1)
-)
+_outer: Any = extending.intrinsic(_add_outer)
 
 
 @ordered
@@ -188,30 +174,20 @@ def add_outer_products(rows: int, columns: int, a: Array, a_start: int, b: Array
     """
     for first in range(0, rows, TALLEST):
         height, start = min(TALLEST, rows - first), first * columns
-        if height == 6:
-            _outer6(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
-        elif height == 5:
-            _outer5(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
-        elif height == 4:
-            _outer4(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
-        elif height == 3:
-            _outer3(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
-        elif height == 2:
-            _outer2(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
-        else:
-            _outer1(
-                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
-            )
+        _outer(
+            height, columns, a, a_start + first, rows, b, columns, count, anchor, sums, start,
+            columns,
+        )  # fmt: skip
+
+
+@kernel
+def add_rows_together(matrix: Array, rows: Array, index: int, sums: Array, factors: Array,
+                      anchor: float) -> int:  # fmt: skip
+    """Add the next rows, as many as share a read of ``sums``; return their number."""
+    height = rows_together(len(rows) - index)
+    later = max(index, min(index + height, len(rows) - height))
+    add_rows(height, matrix, rows, index, later, sums, factors, anchor)
+    return height
 
 
 @ordered

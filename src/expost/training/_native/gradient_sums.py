@@ -21,9 +21,7 @@ from expost.arrays import Array
 from expost.training._native.compiled import kernel, ordered
 from expost.training._native.fixed_point import (
     add_outer_products,
-    add_rows1,
-    add_rows4,
-    add_rows8,
+    add_rows_together,
     from_steps,
     grid_steps,
     without_anchors,
@@ -53,18 +51,9 @@ def add_stored(values: Array, rows: Array, factors: Array, anchor: float, sums: 
     for k in range(len(sums)):
         sums[k] += offset
     while row < count:
-        left = count - row
-        height = 8 if left >= 8 else 4 if left >= 4 else 1
-        later = max(row, min(row + height, count - height))
-        for r in range(height):
+        for r in range(min(8, count - row)):
             scales[r] = factors[row + r]
-        if height == 8:
-            add_rows8(values, rows, row, later, sums, scales, anchor)
-        elif height == 4:
-            add_rows4(values, rows, row, later, sums, scales, anchor)
-        else:
-            add_rows1(values, rows, row, later, sums, scales, anchor)
-        row += height
+        row += add_rows_together(values, rows, row, sums, scales, anchor)
 
 
 @kernel

@@ -35,9 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array
-from expost.randomness.source import Randomness
-from expost.training._native.compiled import cgutils, extending, ir, kernel, ordered, types
-from expost.training.exact_noise import (
+from expost.randomness.exact_gaussian import (
     ARTANH,
     COSINE,
     HALF_ROOT,
@@ -46,6 +44,9 @@ from expost.training.exact_noise import (
     QUARTER,
     SINE,
 )
+from expost.randomness.source import Randomness
+from expost.training._native.compiled import cgutils, extending, ir, kernel, ordered, types
+from expost.training._native.vector_products import Emitter, loop
 
 LANES = 16
 _ROUNDS = (
@@ -95,31 +96,19 @@ def _blocks(typing: Any, state: Any, lanes: Any) -> Any:
             builder.zext(words[12], _LONG),
             builder.shl(builder.zext(words[13], _LONG), ir.Constant(_LONG, 32)),
         )
-        counters = builder.add(
-            _everywhere(builder, counter, _LONGS), ir.Constant(_LONGS, list(range(LANES)))
-        )
-        start = [_everywhere(builder, word, _WORDS) for word in words]
+        emit = Emitter(context, builder, types.int32, LANES)
+        counters = builder.add(emit.longs(counter), ir.Constant(_LONGS, list(range(LANES))))
+        start = [emit.everywhere(word) for word in words]
         start[12] = builder.trunc(counters, _WORDS)
         start[13] = builder.trunc(builder.lshr(counters, ir.Constant(_LONGS, [32] * LANES)), _WORDS)
-        before, rounds, after = (
-            builder.block,
-            builder.append_basic_block("rounds"),
-            builder.append_basic_block("after"),
-        )
-        builder.branch(rounds)
-        builder.position_at_end(rounds)
-        turn, held = builder.phi(_WORD), [builder.phi(_WORDS) for _ in range(16)]
-        x = list(held)
-        for quarter in _ROUNDS:
-            quarter_round(x, *quarter)
-        further = builder.add(turn, ir.Constant(_WORD, 1))
-        for phi, first, again in zip(
-            [turn, *held], [ir.Constant(_WORD, 0), *start], [further, *x], strict=True
-        ):
-            phi.add_incoming(first, before)
-            phi.add_incoming(again, rounds)
-        builder.cbranch(builder.icmp_unsigned("<", further, ir.Constant(_WORD, 10)), rounds, after)
-        builder.position_at_end(after)
+
+        def two_rounds(index: Any, held: Sequence[Any]) -> Sequence[Any]:
+            x = list(held)
+            for quarter in _ROUNDS:
+                quarter_round(x, *quarter)
+            return x
+
+        x = loop(builder, ir.Constant(_LONG, 10), 1, start, two_rounds)
         for word in range(16):
             row = builder.bitcast(
                 builder.gep(target, [ir.Constant(_LONG, word * LANES)]), _WORDS.as_pointer()
@@ -133,13 +122,6 @@ def _blocks(typing: Any, state: Any, lanes: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(state, lanes), generate
-
-
-def _everywhere(builder: Any, value: Any, vector: Any) -> Any:
-    """Return a vector with the value in every lane."""
-    blank = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(blank, value, ir.Constant(_WORD, 0))
-    return builder.shuffle_vector(first, blank, ir.Constant(_WORDS, [0] * LANES))
 
 
 blocks: Any = extending.intrinsic(_blocks)

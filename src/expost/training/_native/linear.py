@@ -35,9 +35,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.training._native.compiled import kernel
 from expost.training._native.fixed_point import (
-    add_rows1,
-    add_rows4,
-    add_rows8,
+    add_rows_together,
     from_steps,
     without_anchors,
 )
@@ -45,9 +43,8 @@ from expost.training._native.keystream import Stream, poisson_sample
 from expost.training._native.noise import StepSettings, TrainingState, noisy, update
 from expost.training._native.vector_products import (
     prefetch,
-    row_products1,
-    row_products4,
-    row_products8,
+    row_products,
+    rows_together,
 )
 from expost.training.exact_noise import Bound
 
@@ -113,33 +110,14 @@ def _weighted_scale(
 def _products(X: Array, rows: Array, index: int, height: int, weights: Array, out: Array) -> None:
     """Multiply ``height`` rows (8, 4 or 1) by ``weights``; prefetch the rows that follow."""
     later = max(index, min(index + height, len(rows) - height))
-    if height == 8:
-        row_products8(X, rows, index, later, weights, out)
-    elif height == 4:
-        row_products4(X, rows, index, later, weights, out)
-    else:
-        row_products1(X, rows, index, later, weights, out)
+    row_products(height, X, rows, index, later, weights, out)
 
 
 @kernel
-def _add(X: Array, rows: Array, index: int, height: int, sums: Array, factors: Array,
-         anchor: float) -> None:  # fmt: skip
+def _add(X: Array, rows: Array, index: int, sums: Array, factors: Array, anchor: float) -> None:
     """Add the rows of :func:`_products` times ``factors`` to ``sums``, which end in the bias."""
-    later = max(index, min(index + height, len(rows) - height))
-    if height == 8:
-        add_rows8(X, rows, index, later, sums, factors, anchor)
-    elif height == 4:
-        add_rows4(X, rows, index, later, sums, factors, anchor)
-    else:
-        add_rows1(X, rows, index, later, sums, factors, anchor)
-    for r in range(height):
+    for r in range(add_rows_together(X, rows, index, sums, factors, anchor)):
         sums[X.shape[1]] += np.float64(factors[r] + anchor).view(np.int64)
-
-
-@kernel
-def _height(left: int) -> int:
-    """Return how many rows are processed together, which share loads of parameters and sums."""
-    return 8 if left >= 8 else (4 if left >= 4 else 1)
 
 
 @kernel
@@ -160,7 +138,7 @@ def clipped_sum_single(
     weights, scales = parameters.astype(X.dtype), np.empty(8)
     bias, index = parameters[X.shape[1]], 0
     while index < len(rows):
-        height = _height(len(rows) - index)
+        height = rows_together(len(rows) - index)
         for later in rows[index + height : index + 2 * height]:
             prefetch(y, later)
             prefetch(norms, later)
@@ -175,7 +153,7 @@ def clipped_sum_single(
             for r in range(height):
                 row = rows[index + r]
                 scales[r] = _scale(scales[r] + bias, y[row], norms[row], bound.clip, loss)
-        _add(X, rows, index, height, sums, scales, bound.anchor)
+        _add(X, rows, index, sums, scales, bound.anchor)
         index += height
     from_steps(sums, bound.grid, total)
 
@@ -198,7 +176,7 @@ def clipped_sum_softmax(
     width, index = X.shape[1] + 1, 0
     weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
     while index < len(rows):
-        height = _height(len(rows) - index)
+        height = rows_together(len(rows) - index)
         for k in range(classes):
             _products(X, rows, index, height, weights[k * width :], residuals[k])
             residuals[k] += parameters[(k + 1) * width - 1]
@@ -207,7 +185,7 @@ def clipped_sum_softmax(
             _softmax_scales(residuals[:, r], y[row], norms[row], bound.clip, class_weights)
         for k in range(classes):
             mine = sums[k * width : (k + 1) * width]
-            _add(X, rows, index, height, mine, residuals[k], bound.anchor)
+            _add(X, rows, index, mine, residuals[k], bound.anchor)
         index += height
     from_steps(sums, bound.grid, total)
 

@@ -13,22 +13,16 @@ was computed, so one example moves the sum by no more than the clipping norm, ex
 whose target is NaN does not count. Class weights multiply the gradient at the outputs, before the
 backward pass, so they are part of the gradient whose norm is computed.
 
-Tests: ``tests/training/test_modules.py`` and ``tests/training/test_sensitivity.py``.
-
-Translate a torch module into the table of the native network kernel.
-
-The kernel trains chains (``nn.Sequential``, also nested) of Conv2d, MaxPool2d, ReLU, Flatten and
-Linear layers that end in a Linear layer, with plain settings only. Other modules are refused with
-:class:`Unsupported`, and torch trains them. The columns of the table are defined in
+:class:`Network` translates a chain of layers (:mod:`expost.training._torch.plain_chain`) into the
+table of the kernel. The columns of the table are defined in
 :mod:`expost.training._native.network_layers`.
 
-Tests: ``tests/training/test_modules.py``.
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_sensitivity.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,6 +59,7 @@ from expost.training._native.network_layers import (
 )
 from expost.training._native.noise import StepSettings, TrainingState, noisy, update
 from expost.training._native.vector_products import VECTOR
+from expost.training._torch.plain_chain import UnsupportedChain, pair, plain_layers
 from expost.training.exact_noise import Bound
 
 
@@ -208,10 +203,10 @@ def train_network(
     X: Array,
     y: Array,
     loss: int,
+    scratch: Scratch,
     settings: StepSettings,
     state: TrainingState,
     source: Stream,
-    scratch: Scratch,
     sample: Array,
     done: int,
     steps: int,
@@ -231,17 +226,21 @@ def train_network(
     return done + steps
 
 
-class Unsupported(Exception):
-    """A layer, or a setting of a layer, that the native kernel does not support."""
+_KINDS: dict[type[nn.Module], int] = {
+    nn.Conv2d: CONVOLUTION,
+    nn.MaxPool2d: POOLING,
+    nn.ReLU: RELU,
+    nn.Flatten: FLATTEN,
+    nn.Linear: LINEAR,
+}
 
 
 class Network:
     """Table of a chain of layers, for examples of one shape."""
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]) -> None:
+        layers = plain_layers(module, shape)
         self._shape = (shape[1], shape[2], shape[0]) if len(shape) == 3 else (1, 1, shape[-1])
-        if len(shape) not in (1, 3):
-            raise Unsupported("rows of this shape")
         self.channels_last = len(shape) == 3
         self.double = any(value.dtype == torch.float64 for value in module.parameters())
         here, values, parameters, winners, patches, outer = (
@@ -255,10 +254,8 @@ class Network:
         rows, source = [], 0
         # names and shapes in torch, in the order of the kernel
         self._pieces: list[tuple[str, tuple[int, ...]]] = []
-        flat = len(shape) == 1
-        for name, layer in _chain(module):
-            kind, after, window = _describe(layer, here, flat)
-            flat = flat or kind == FLATTEN
+        for name, layer in layers:
+            kind, after, window = _describe(layer, here)
             size, width = int(np.prod(after)), window[0] * window[1] * here[2]
             extra, bordered = (
                 winners,
@@ -280,8 +277,6 @@ class Network:
                 outer = max(outer, BLOCK * (width + VECTOR + after[2]))
             winners += size if kind == POOLING else 0
             source, values, here = target, values + (0 if kind == RELU else size), after
-        if not rows or rows[-1][0] != LINEAR:
-            raise Unsupported("a chain that does not end in a Linear")
         self.table = np.array(rows, dtype=np.int64)
         self.width, self._sizes = parameters, (values, winners, patches, outer)
         self.work = 3 * sum(
@@ -336,79 +331,32 @@ class Network:
         return slices
 
 
-def _chain(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the layers of nested Sequentials with their full names, in the order of application.
-
-    Layers that share parameters are refused. ``named_children`` is not used because it skips a
-    layer that occurs again, such as one ReLU that is used twice.
-    """
-    if type(module) is not nn.Sequential:
-        raise Unsupported(type(module).__name__)
-    if not prefix and sum(1 for _ in module.named_parameters(remove_duplicate=False)) > sum(
-        1 for _ in module.parameters()
-    ):
-        raise Unsupported("layers that share parameters")
-    for name, layer in module._modules.items():
-        if type(layer) is nn.Sequential:
-            yield from _chain(layer, f"{prefix}{name}.")
-        elif type(layer) is not nn.Identity:
-            yield f"{prefix}{name}", layer
-
-
 def _describe(
-    layer: Any, here: tuple[int, int, int], flat: bool
+    layer: Any, here: tuple[int, int, int]
 ) -> tuple[int, tuple[int, int, int], list[int]]:
     """Return kind, output shape, and kernel, stride and padding of a layer.
 
     ``here`` is the shape of its input: height, width, channels.
     """
-    kind = {
-        nn.Conv2d: CONVOLUTION,
-        nn.MaxPool2d: POOLING,
-        nn.ReLU: RELU,
-        nn.Flatten: FLATTEN,
-        nn.Linear: LINEAR,
-    }.get(type(layer))
-    if kind is None or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        raise Unsupported(type(layer).__name__)
-    if not all(parameter.requires_grad for parameter in layer.parameters()):
-        raise Unsupported("a frozen layer")
+    kind, high, wide, channels = _KINDS[type(layer)], *here
+    if kind == FLATTEN:
+        return kind, (1, 1, high * wide * channels), [1, 1, 1, 1, 0, 0]
+    if kind == LINEAR:
+        _need(layer.in_features == channels)
+        return kind, (1, 1, layer.out_features), [1, 1, 1, 1, 0, 0]
     if kind == RELU:
         return kind, here, [1, 1, 1, 1, 0, 0]
-    if kind == FLATTEN:
-        if (layer.start_dim, layer.end_dim) != (1, -1):
-            raise Unsupported("Flatten of some axes")
-        return kind, (1, 1, here[0] * here[1] * here[2]), [1, 1, 1, 1, 0, 0]
-    if kind == LINEAR:
-        if not flat or layer.bias is None or layer.in_features != here[2]:
-            raise Unsupported("Linear")
-        return kind, (1, 1, layer.out_features), [1, 1, 1, 1, 0, 0]
-    kernel, stride, padding, dilation = (
-        _pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding", "dilation")
-    )
-    plain = not flat and dilation == [1, 1]
-    if kind == POOLING:
-        plain = plain and padding == [0, 0] and not layer.ceil_mode and not layer.return_indices
-        channels = here[2]
-    else:
-        plain = (
-            plain
-            and layer.groups == 1
-            and layer.padding_mode == "zeros"
-            and layer.bias is not None
-            and layer.in_channels == here[2]
-        )
+    if kind == CONVOLUTION:
+        _need(layer.in_channels == channels)
         channels = layer.out_channels
-    if not plain:
-        raise Unsupported(type(layer).__name__)
+    kernel, stride, padding = (
+        pair(getattr(layer, name)) for name in ("kernel_size", "stride", "padding")
+    )
     after = [(here[axis] + 2 * padding[axis] - kernel[axis]) // stride[axis] + 1 for axis in (0, 1)]
-    if min(after) < 1:
-        raise Unsupported("an input smaller than the kernel")
+    _need(min(after) >= 1)
     return kind, (after[0], after[1], channels), [*kernel, *stride, *padding]
 
 
-def _pair(value: Any) -> list[int]:
-    """Return a setting for both axes."""
-    if isinstance(value, str):
-        raise Unsupported("padding by name")
-    return [int(value), int(value)] if isinstance(value, int) else [int(side) for side in value]
+def _need(fits: bool) -> None:
+    if not fits:
+        raise UnsupportedChain("layers that do not fit each other")

@@ -21,6 +21,15 @@ from typing import NamedTuple
 import numpy as np
 
 from expost.arrays import Array
+from expost.randomness.exact_gaussian import (
+    CONSTANT_ERROR,
+    LAST,
+    LENGTH_ERROR,
+    RADIUS_ERROR,
+    UNREAD,
+    NoiseLattice,
+    decided_release,
+)
 from expost.training._native.compiled import kernel, ordered
 from expost.training._native.keystream import (
     WORDS,
@@ -38,18 +47,7 @@ from expost.training.configuration import (
     Configuration,
     TrainingPlan,
 )
-from expost.training.exact_noise import (
-    CONSTANT_ERROR,
-    LAST,
-    LENGTH_ERROR,
-    RADIUS_ERROR,
-    UNREAD,
-    Bound,
-    NoiseLattice,
-    clip_bound,
-    decided_release,
-    lattice_of,
-)
+from expost.training.exact_noise import Bound, clip_bound, lattice_of
 
 _PAIRS = WORDS // 2  # pairs of coordinates per refill; 16 blocks of the keystream
 

@@ -1,14 +1,14 @@
 """Products in vector registers, as LLVM instructions.
 
-The loop vectoriser would not keep these sums in registers by itself. The functions ``strip…`` are
-the inner part of every matrix product of a network (:func:`product`). The functions
-``row_products…`` are used by :mod:`expost.training._native.linear`. Sums over rows are in
+The loop vectoriser would not keep these sums in registers by itself. :data:`strip` is the inner
+part of every matrix product of a network (:func:`product`). :data:`row_products` is used by
+:mod:`expost.training._native.linear`. Sums over rows are in
 :mod:`expost.training._native.fixed_point`.
 
 Vectors have 64 bytes. LLVM splits them on processors with narrower registers. So the code is
 correct on every processor, and fast with AVX2, AVX-512 or similar instructions. Multiplications and
 additions may be fused. Ends that do not fill a vector are masked: nothing outside an array is read
-or written, except where ``strip…`` says so. Bounds are not checked here; the callers must pass
+or written, except where ``strip`` says so. Bounds are not checked here; the callers must pass
 correct shapes.
 
 Tests: ``tests/training/test_vector_products.py``.
@@ -68,13 +68,12 @@ class Emitter:
 
     def mask(self, used: Any) -> Any:
         """Return a mask that is true in the first ``used`` lanes."""
-        many = ir.VectorType(LONG, self.lanes)
-        blank = ir.Constant(many, ir.Undefined)
-        first = self.builder.insert_element(blank, used, ir.Constant(INT, 0))
-        spread = self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes)
-        )
-        return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
+        lanes = ir.Constant(ir.VectorType(LONG, self.lanes), list(range(self.lanes)))
+        return self.builder.icmp_signed("<", lanes, self.longs(used))
+
+    def longs(self, value: Any) -> Any:
+        """Return a vector of as many lanes with the 64-bit integer in every lane."""
+        return Emitter(self.context, self.builder, types.int64, self.lanes).everywhere(value)
 
     def masked_load(self, array: Any, index: Any, mask: Any) -> Any:
         """Load a vector; lanes where the mask is false are zero."""
@@ -146,6 +145,21 @@ def loop(
     return kept
 
 
+def for_height(
+    builder: Any, height: Any, heights: Sequence[int], emit: Callable[[int], None]
+) -> None:
+    """Emit ``emit(h)`` for every h of ``heights``; the one of ``height`` is executed."""
+    after = builder.append_basic_block("done")
+    switch = builder.switch(height, after)
+    for number in heights:
+        block = builder.append_basic_block("height")
+        switch.add_case(ir.Constant(LONG, number), block)
+        builder.position_at_end(block)
+        emit(number)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
 def _prefetch(builder: Any, pointer: Any) -> None:
     """Prefetch a cache line into the second level."""
     byte = ir.IntType(8).as_pointer()
@@ -179,85 +193,85 @@ def contiguous(number: Any, *arrays: Any) -> bool:
     )
 
 
-def _make_strip(height: int) -> Any:
-    """Return the intrinsic for strips of ``height`` rows."""
-
-    def typed(typing: Any, columns: Any, a: Any, a_start: Any, a_step: Any, a_outer: Any,
-              a_inner: Any, b: Any, b_start: Any, b_outer: Any, b_inner: Any, outer: Any,
-              inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
-              out: Any, out_start: Any, out_step: Any) -> Any:  # fmt: skip
-        if a.dtype not in NUMBERS or not contiguous(a.dtype, a, b, first, out):
-            return None  # not defined for these argument types
-        long = types.int64
-        return types.void(
-            long, a, *[long] * 4, b, *[long] * 5, first, *[long] * 3, out, long, long
-        ), generate
+def _strip(
+    typing: Any, height: Any, columns: Any, a: Any, a_start: Any, a_step: Any, a_outer: Any,
+    a_inner: Any, b: Any, b_start: Any, b_outer: Any, b_inner: Any, outer: Any, inner: Any,
+    first: Any, first_start: Any, first_step: Any, first_along: Any, out: Any, out_start: Any,
+    out_step: Any
+) -> Any:  # fmt: skip
+    """Return the type and the code generator of :data:`strip`."""
+    if a.dtype not in NUMBERS or not contiguous(a.dtype, a, b, first, out):
+        return None  # not defined for these argument types
+    long = types.int64
+    kind = types.void(
+        long, long, a, *[long] * 4, b, *[long] * 5, first, *[long] * 3, out, long, long
+    )
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        emit = Emitter(context, builder, signature.args[1].dtype)
-        columns = arguments[0]
-        a_start, a_step, a_outer, a_inner = arguments[2:6]
-        b_start, b_outer, b_inner, outer, inner = arguments[7:12]
+        emit = Emitter(context, builder, signature.args[2].dtype)
+        columns = arguments[1]
+        a_start, a_step, a_outer, a_inner = arguments[3:7]
+        b_start, b_outer, b_inner, outer, inner = arguments[8:13]
+        first_start, first_step, first_along = arguments[14:17]
         a, b, first, out = (
-            emit.data(signature.args[index], arguments[index]) for index in (1, 6, 12, 16)
+            emit.data(signature.args[index], arguments[index]) for index in (2, 7, 13, 17)
         )
 
-        def rows_from(start: Any, step: Any) -> list[Any]:
-            return [
-                builder.add(start, builder.mul(step, ir.Constant(LONG, row)))
-                for row in range(height)
-            ]
-
-        def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
-            mask, b_here = emit.mask(builder.sub(columns, column)), builder.add(b_start, column)
-
-            def over_outer(i: Any, held: Sequence[Any]) -> Sequence[Any]:
-                rows = [
-                    emit.at(a, row)
-                    for row in rows_from(builder.add(a_start, builder.mul(i, a_outer)), a_step)
+        def strip_of(height: int) -> None:
+            def rows_from(start: Any, step: Any) -> list[Any]:
+                return [
+                    builder.add(start, builder.mul(step, ir.Constant(LONG, row)))
+                    for row in range(height)
                 ]
-                vectors = emit.at(b, builder.add(b_here, builder.mul(i, b_outer)))
 
-                def over_inner(j: Any, sums: Sequence[Any]) -> Sequence[Any]:
-                    vector, along = (
-                        emit.load(vectors, builder.mul(j, b_inner)),
-                        builder.mul(j, a_inner),
-                    )
-                    numbers = [emit.everywhere(builder.load(emit.at(row, along))) for row in rows]
-                    return [
-                        emit.plus_product(total, number, vector)
-                        for total, number in zip(sums, numbers, strict=True)
-                    ]
+            def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
+                mask, b_here = emit.mask(builder.sub(columns, column)), builder.add(b_start, column)
 
-                return loop(builder, inner, 1, held, over_inner)
+                def over_outer(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+                    start = builder.add(a_start, builder.mul(i, a_outer))
+                    rows = [emit.at(a, row) for row in rows_from(start, a_step)]
+                    vectors = emit.at(b, builder.add(b_here, builder.mul(i, b_outer)))
 
-            first_here = builder.add(arguments[13], builder.mul(column, arguments[15]))
-            starts = [
-                emit.masked_load(first, row, mask) for row in rows_from(first_here, arguments[14])
-            ]
-            sums = loop(builder, outer, 1, starts, over_outer)
-            for total, row in zip(
-                sums, rows_from(builder.add(arguments[17], column), arguments[18]), strict=True
-            ):
-                emit.masked_store(total, out, row, mask)
-            return nothing
+                    def over_inner(j: Any, sums: Sequence[Any]) -> Sequence[Any]:
+                        vector = emit.load(vectors, builder.mul(j, b_inner))
+                        along = builder.mul(j, a_inner)
+                        numbers = [
+                            emit.everywhere(builder.load(emit.at(row, along))) for row in rows
+                        ]
+                        return [
+                            emit.plus_product(total, number, vector)
+                            for total, number in zip(sums, numbers, strict=True)
+                        ]
 
-        loop(builder, columns, emit.lanes, [], tile)
+                    return loop(builder, inner, 1, held, over_inner)
+
+                first_here = builder.add(first_start, builder.mul(column, first_along))
+                starts = [
+                    emit.masked_load(first, row, mask) for row in rows_from(first_here, first_step)
+                ]
+                sums = loop(builder, outer, 1, starts, over_outer)
+                targets = rows_from(builder.add(arguments[18], column), arguments[19])
+                for total, row in zip(sums, targets, strict=True):
+                    emit.masked_store(total, out, row, mask)
+                return nothing
+
+            loop(builder, columns, emit.lanes, [], tile)
+
+        for_height(builder, arguments[0], range(1, TALLEST + 1), strip_of)
         return context.get_dummy_value()
 
-    return extending.intrinsic(typed)
+    return kind, generate
 
 
-strip1, strip2, strip3, strip4, strip5, strip6 = (
-    _make_strip(height) for height in range(1, TALLEST + 1)
-)
-"""strip⟨h⟩(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer,
+strip: Any = extending.intrinsic(_strip)
+"""strip(height, columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer,
 inner, first, first_start, first_step, first_along, out, out_start, out_step):
 
 out[out_start + r·out_step + c] = first[first_start + r·first_step + c']
 + Σ_{i < outer} Σ_{j < inner} a[a_start + r·a_step + i·a_outer + j·a_inner]
 · b[b_start + i·b_outer + j·b_inner + c]
-for r < h and c < columns; c' is c if ``first_along`` is 1, and the place in the vector if it is 0.
+for r < height (1 to 6) and c < columns; c' is c if ``first_along`` is 1, and the place in the
+vector if it is 0.
 
 ``b`` is read in whole vectors, so it needs padding at its end. ``first`` may be ``out``.
 """
@@ -270,16 +284,16 @@ class Rows:
         self,
         context: Any,
         builder: Any,
-        signature: Any,
+        kinds: Any,
         arguments: Any,
         height: int,
         first_half: bool,
     ) -> None:
-        self.builder, self.emit = builder, Emitter(context, builder, signature.args[0].dtype)
-        matrix = context.make_array(signature.args[0])(context, builder, arguments[0])
+        self.builder, self.emit = builder, Emitter(context, builder, kinds[0].dtype)
+        matrix = context.make_array(kinds[0])(context, builder, arguments[0])
         self.columns, self._start = builder.extract_value(matrix.shape, 1), matrix.data
         self._rows, self.vector, self.numbers = (
-            self.emit.data(signature.args[index], arguments[index]) for index in (1, 4, 5)
+            self.emit.data(kinds[index], arguments[index]) for index in (1, 4, 5)
         )
         self.mine, later = (
             self._pointers(arguments[2], height),
@@ -310,89 +324,64 @@ class Rows:
         self.prefetch(self.builder.sub(self.columns, ir.Constant(LONG, 1)))
 
 
-def _make_row_products(height: int) -> Any:
-    """Return the intrinsic for products of ``height`` rows."""
+HEIGHTS = (8, 4, 1)  # of rows that share loads of parameters and sums
 
-    def typed(
-        typing: Any, matrix: Any, rows: Any, index: Any, later: Any, weights: Any, out: Any
-    ) -> Any:
-        same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix, weights)
-        if not (same and contiguous(types.int64, rows) and contiguous(types.float64, out)):
-            return None
-        return types.void(matrix, rows, types.int64, types.int64, weights, out), generate
+
+def _row_products(
+    typing: Any, height: Any, matrix: Any, rows: Any, index: Any, later: Any, weights: Any, out: Any
+) -> Any:
+    """Return the type and the code generator of :data:`row_products`."""
+    same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix, weights)
+    if not (same and contiguous(types.int64, rows) and contiguous(types.float64, out)):
+        return None
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = Rows(context, builder, signature, arguments, height, first_half=True)
-        emit = rows.emit
+        def products_of(height: int) -> None:
+            rows = Rows(context, builder, signature.args[1:], arguments[1:], height, True)
+            emit = rows.emit
 
-        def multiply(parts: Sequence[Any], weights: Any, held: Sequence[Any]) -> list[Any]:
-            return [
-                emit.plus_product(total, part, weights)
-                for total, part in zip(held, parts, strict=True)
-            ]
+            def multiply(parts: Sequence[Any], weights: Any, held: Sequence[Any]) -> list[Any]:
+                return [
+                    emit.plus_product(total, part, weights)
+                    for total, part in zip(held, parts, strict=True)
+                ]
 
-        def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
-            rows.prefetch(column)
-            return multiply(
-                [emit.load(row, column) for row in rows.mine], emit.load(rows.vector, column), held
+            def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+                rows.prefetch(column)
+                parts = [emit.load(row, column) for row in rows.mine]
+                return multiply(parts, emit.load(rows.vector, column), held)
+
+            sums: Sequence[Any] = loop(
+                builder, rows.whole, emit.lanes, [ir.Constant(emit.vector, None)] * height, along
             )
+            parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
+            sums = multiply(parts, emit.masked_load(rows.vector, rows.whole, rows.mask), sums)
+            for row, total in enumerate(sums):
+                number = emit.lane_sum(total)
+                double = emit.number == ir.DoubleType()
+                wide = number if double else builder.fpext(number, ir.DoubleType())
+                builder.store(wide, rows.number(row))
+            rows.prefetch_last()
 
-        sums: Sequence[Any] = loop(
-            builder, rows.whole, emit.lanes, [ir.Constant(emit.vector, None)] * height, along
-        )
-        parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
-        sums = multiply(parts, emit.masked_load(rows.vector, rows.whole, rows.mask), sums)
-        for row, total in enumerate(sums):
-            number = emit.lane_sum(total)
-            builder.store(
-                number
-                if emit.number == ir.DoubleType()
-                else builder.fpext(number, ir.DoubleType()),
-                rows.number(row),
-            )
-        rows.prefetch_last()
+        for_height(builder, arguments[0], HEIGHTS, products_of)
         return context.get_dummy_value()
 
-    return extending.intrinsic(typed)
+    long = types.int64
+    return types.void(long, matrix, rows, long, long, weights, out), generate
 
 
-row_products8, row_products4, row_products1 = (_make_row_products(height) for height in (8, 4, 1))
-"""row_products⟨h⟩(X, rows, place, later, weights, out):
+row_products: Any = extending.intrinsic(_row_products)
+"""row_products(height, X, rows, place, later, weights, out):
 
-out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of X in as many
-parts as a vector has lanes. The first half of the h rows from ``later`` on is prefetched."""
+out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < height (8, 4 or 1), summed in the precision of
+X in as many parts as a vector has lanes. The first half of the rows from ``later`` on is
+prefetched."""
 
 
 @kernel
-def _strip(height: int, columns: int, a: Array, a_start: int, a_step: int, a_outer: int,
-           a_inner: int, b: Array, b_start: int, b_outer: int, b_inner: int, outer: int, inner: int,
-           first: Array, first_start: int, first_step: int, first_along: int,
-           out: Array, out_start: int, out_step: int) -> None:  # fmt: skip
-    """Compute ``height`` rows of a product (1 to 6 rows)."""
-    if height == 6:
-        strip6(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
-    elif height == 5:
-        strip5(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
-    elif height == 4:
-        strip4(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
-    elif height == 3:
-        strip3(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
-    elif height == 2:
-        strip2(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
-    else:
-        strip1(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along,
-               out, out_start, out_step)  # fmt: skip
+def rows_together(left: int) -> int:
+    """Return how many rows are processed together, which share loads of parameters and sums."""
+    return 8 if left >= 8 else (4 if left >= 4 else 1)
 
 
 @kernel
@@ -407,10 +396,10 @@ def product(rows: int, columns: int, a: Array, a_start: int, a_step: int, a_oute
     of zeros. The rows are cut into strips of nearly equal height.
     """
     strips, row = -(-rows // TALLEST), 0
-    for strip in range(strips):
-        height = rows // strips + (1 if strip < rows % strips else 0)
-        _strip(height, columns, a, a_start + row * a_step, a_step, a_outer, a_inner,
-               b, b_start, b_outer, b_inner, outer, inner,
-               first, row * first_step, first_step, first_along,
-               out, out_start + row * out_step, out_step)  # fmt: skip
+    for number in range(strips):
+        height = rows // strips + (1 if number < rows % strips else 0)
+        strip(height, columns, a, a_start + row * a_step, a_step, a_outer, a_inner,
+              b, b_start, b_outer, b_inner, outer, inner,
+              first, row * first_step, first_step, first_along,
+              out, out_start + row * out_step, out_step)  # fmt: skip
         row += height

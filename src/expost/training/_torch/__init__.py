@@ -6,7 +6,8 @@ modules              sums of clipped gradients of any module
 module_taps          its gradients, vectorised over examples; LSTM, GRU and RNN
 tapped_layers        layers that record their inputs and slopes
 gradient_parts       norms and sums of the recorded gradients
-layer_chain          sums of clipped gradients of chains of supported layers
+plain_chain          which chains of layers have kernels of their own
+layer_chain          sums of clipped gradients of these chains
 convolutions         convolutions of many models
 layer_kernels        CUDA kernels of these layers (Triton)
 convolution_kernels  CUDA kernels of convolutions and group normalisation (Triton)

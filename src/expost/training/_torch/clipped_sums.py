@@ -33,6 +33,7 @@ import torch
 from torch.nn import functional
 
 from expost.arrays import Array
+from expost.training.configuration import OWN
 from expost.training.exact_noise import MOST_ROWS
 
 # from this sampling rate and number of models on, products over all rows beat gathering the rows
@@ -220,20 +221,26 @@ class LinearSums(ClippedSums):
         self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
         """Return the clipped residuals, models × rows × outputs; 0 where a row is not taken."""
-        residuals = self.weighted(self._residuals(logits, self.y[rows]), self.y[rows])
+        residuals = self.weighted(slopes_of(logits, self.y[rows], self.loss), self.y[rows])
         lengths = residuals.norm(dim=2) + 2.0**-500  # more than squares that vanished
         factors = clip_factors(lengths * self.norms[rows], clips[:, None]) * taken
         return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))
 
-    def _residuals(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the loss at the logits."""
-        if self.loss == "squared":
-            return 2.0 * (logits - targets[:, :, None])
-        if self.loss == "logistic":
-            return torch.sigmoid(logits) - targets[:, :, None]
-        return torch.softmax(logits, dim=2) - functional.one_hot(
-            targets.to(torch.int64), self.outputs
-        )
+
+def slopes_of(outputs: torch.Tensor, targets: torch.Tensor, loss: str) -> torch.Tensor:
+    """Return the gradient of each example's loss at its outputs: models × examples × outputs."""
+    outputs = outputs.detach()
+    if loss == OWN:  # the first output is the loss; others are told, not trained
+        slopes = torch.zeros_like(outputs)
+        slopes[..., 0] = 1.0
+        return slopes
+    goals = targets[:, :, None].to(outputs.dtype)
+    if loss == "squared":
+        return 2.0 * (outputs - goals)
+    if loss == "logistic":
+        return torch.sigmoid(outputs) - goals
+    labels = functional.one_hot(targets.to(torch.int64), outputs.shape[2])
+    return torch.softmax(outputs, dim=2) - labels.to(outputs.dtype)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from expost.training._torch.plain_chain import pair
+
 Tensor = torch.Tensor
 
 
@@ -93,11 +95,6 @@ class Convolution:
         """Return height and width of the output."""
         sizes = zip(x.shape[3:], self.padding, self.kernel, self.stride, strict=True)
         return [(size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in sizes]
-
-
-def pair(value: Any) -> list[int]:
-    """Return a setting for both axes."""
-    return [int(value), int(value)] if isinstance(value, int) else [int(side) for side in value]
 
 
 def fused(kernels: Any, x: Tensor) -> Any:

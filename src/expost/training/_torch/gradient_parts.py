@@ -34,8 +34,8 @@ import numpy as np
 import torch
 
 from expost.arrays import Array
-from expost.training._torch.clipped_sums import VANISHED
-from expost.training._torch.convolutions import ghost_square, squared_norms
+from expost.training._torch.clipped_sums import VANISHED, ClippedSums, clip_factors, cut
+from expost.training._torch.convolutions import Convolution, ghost_square, squared_norms
 
 Tensor = torch.Tensor
 _BLOCK = 1 << 20  # numbers of gradients that are written at a time
@@ -294,6 +294,53 @@ class Tokens(Part):
         from expost.training._native.gradient_sums import add_tokens
 
         add_tokens(_array(self.tokens[0]), _array(self.slopes[0]), rows, factors, anchor, sums)
+
+
+def convolution_part(
+    name: str, convolution: Convolution, calls: Sequence[tuple[Tensor, Tensor]]
+) -> Part:
+    """Return the gradient of the weight of a convolution, from images and slopes of its calls."""
+    positions = sum(slope.shape[3] * slope.shape[4] for _, slope in calls)
+    if not convolution.ghost(calls[0][0], positions):
+        gradients = [convolution.gradients(x, slope) for x, slope in calls]
+        return Stored(name, added(gradients))
+    inputs = joined([convolution.patches(x).transpose(2, 3) for x, _ in calls])
+    return Positions(name, inputs, joined([slope.flatten(3).transpose(2, 3) for _, slope in calls]))
+
+
+def added(values: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the gradients of several calls."""
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def joined(values: Sequence[Tensor]) -> Tensor:
+    """Join the positions of several calls."""
+    return values[0] if len(values) == 1 else torch.cat(list(values), dim=2)
+
+
+def clipped_totals(
+    sums: ClippedSums,
+    parts: Sequence[Part],
+    rows: Tensor,
+    taken: Tensor,
+    clips: Tensor,
+    kernels: Any,
+) -> list[Tensor]:
+    """Return the clipped sum of every part by matrix products: models × size each."""
+    square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+    for part in parts:
+        square = square + part.square()
+    good = torch.isfinite(square)
+    if sums.sound is not None:
+        sums.sound &= good.all()
+    if sums.careful:
+        for part in parts:
+            part.clear(good)
+    factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
+    return [part.summed(factors, kernels) for part in parts]
 
 
 def _array(values: Tensor) -> Array:

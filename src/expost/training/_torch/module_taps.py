@@ -41,9 +41,9 @@ from torch.func import vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
-from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
 from expost.training._torch.module_state import OnlyRowwise, RowError, RowsApart, inside
+from expost.training._torch.plain_chain import pair
 from expost.training._torch.reachable_state import ReachableState
 from expost.training._torch.tapped_layers import (
     TappedConvolution,
@@ -55,7 +55,6 @@ from expost.training._torch.tapped_layers import (
     TappedLinear,
     Untappable,
 )
-from expost.training.configuration import OWN
 
 Tensor = torch.Tensor
 
@@ -390,22 +389,6 @@ def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
         whole = kind is nn.Conv2d and settings.groups == 1 and pair(settings.dilation) == [1, 1]
         return TappedConvolutions if whole else None
     return None
-
-
-def slopes_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
-    """Return the gradient of each example's loss at its outputs: models × examples × outputs."""
-    outputs = outputs.detach()
-    if loss == OWN:  # the first output is the loss; others are told, not trained
-        slopes = torch.zeros_like(outputs)
-        slopes[..., 0] = 1.0
-        return slopes
-    goals = targets[:, :, None].to(outputs.dtype)
-    if loss == "squared":
-        return 2.0 * (outputs - goals)
-    if loss == "logistic":
-        return torch.sigmoid(outputs) - goals
-    labels = functional.one_hot(targets.to(torch.int64), outputs.shape[2])
-    return torch.softmax(outputs, dim=2) - labels.to(outputs.dtype)
 
 
 Product = Callable[[Tensor], Tensor]

@@ -35,11 +35,11 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut
+from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut, slopes_of
 from expost.training._torch.convolutions import kernels_of
-from expost.training._torch.gradient_parts import Part, Written
+from expost.training._torch.gradient_parts import Part, Written, clipped_totals
 from expost.training._torch.module_state import Parameters, WholeState, seed_draws
-from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
+from expost.training._torch.module_taps import ModuleTaps, not_vectorised
 from expost.training._torch.reachable_state import ReachableState
 from expost.training.exact_noise import contribution_step
 
@@ -290,19 +290,10 @@ class ModuleSums(ClippedSums):
         self, parts: list[Part], rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
         """Return the clipped sums of a pass."""
-        square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
-        for part in parts:
-            square = square + part.square()
-        good = torch.isfinite(square)
-        if self.sound is not None:
-            self.sound &= good.all()
-        if self.careful:
-            for part in parts:
-                part.clear(good)
-        factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
-        sums = {part.name: part.summed(factors, self.kernels) for part in parts}
+        totals = clipped_totals(self, parts, rows, taken, clips, self.kernels)
+        named = {part.name: total for part, total in zip(parts, totals, strict=True)}
         outputs = [
-            sums[name] if name in sums else factors.new_zeros(len(rows), value.numel())
+            named[name] if name in named else clips.new_zeros(len(rows), value.numel())
             for name, value in self.parameters.trained.items()
         ]
         return torch.cat(outputs, dim=1)
@@ -326,7 +317,7 @@ class ModuleSums(ClippedSums):
         sums, grid = total.view(np.int64), contribution_step(clip, self.exact_rows or self.rows)
         values = self._values(torch.from_numpy(parameters)[None])
         count = max(_FEWEST, min(memory, _WORKING_SET) // self._bytes)
-        for some in torch.split(chosen, count):
+        for some in torch.split(chosen, count) if len(chosen) else ():
             self._add_steps(values, model, some, clip, grid, sums)
         from_steps(sums, grid, total)
 
@@ -344,22 +335,11 @@ class ModuleSums(ClippedSums):
         If the module raises, the rows are tried in halves: a row on which it raises alone adds
         nothing. Whether a training fails must not depend on a row.
         """
-        if len(rows) == 0:
-            return
-        try:
-            parts = self._parts(
-                values, _padded(self.X[rows])[None], _padded(self.y[rows])[None], model
-            )
-        except Exception as error:
-            self.taps.state.restore()
-            if _fatal(error, rows):
-                raise
-            half = len(rows) // 2
-            for some in (rows[:half], rows[half:]) if half else ():
+        size, all_of_them = max(_FEWEST, len(rows)), torch.ones(len(rows), dtype=torch.float64)
+        given = (_filled(numbers, size) for numbers in (self.X[rows], self.y[rows], all_of_them))
+        if not self._add_pass(values, *given, clip, grid, sums, model) and len(rows) > 1:
+            for some in torch.tensor_split(rows, 2):
                 self._add_steps(values, model, some, clip, grid, sums)
-            return
-        with self.taps.state.kept():
-            self._add_parts(parts, len(rows), clip, grid, sums)
 
     def add_block(
         self, parameters: Array, block: slice, size: int, clip: float, grid: float, sums: Array
@@ -371,17 +351,13 @@ class ModuleSums(ClippedSums):
         module raises, each row passes alone, in its position: one that raises adds nothing.
         """
         X, y = self.X[block], self.y[block]
-        taken = torch.ones(len(X), dtype=torch.bool)
-        if self.valid is not None:
-            taken = self.valid[block].clone()
-        empty = X.new_zeros(size - len(X), *X.shape[1:])
-        clear = X.new_zeros(())
-        mask = taken.reshape(-1, *[1] * (X.ndim - 1))
-        X = torch.cat([torch.where(mask, X, clear), empty])
-        parts = taken.to(torch.float64)
+        counts = torch.ones(len(X), dtype=torch.bool) if self.valid is None else self.valid[block]
+        mask = counts.reshape(-1, *[1] * (X.ndim - 1))
+        shares = counts.to(torch.float64)
         if self.shares is not None:
-            parts = parts * torch.from_numpy(self.shares[block])
-        y, taken = _filled(y, size), _filled(parts, size)
+            shares = shares * torch.from_numpy(self.shares[block])
+        X = _filled(torch.where(mask, X, X.new_zeros(())), size)
+        y, taken = _filled(y, size), _filled(shares, size)
         values = self._values(torch.from_numpy(parameters)[None])
         if not self._add_pass(values, X, y, taken, clip, grid, sums):
             for row in torch.nonzero(taken).flatten().tolist():
@@ -400,38 +376,32 @@ class ModuleSums(ClippedSums):
         clip: float,
         grid: float,
         sums: Array,
+        model: int = 0,
     ) -> bool:
         """Add the rows by the shares ``taken`` and return True; False if the module raised."""
         try:
-            parts = self._parts(values, X[None], y[None])
+            parts = self._parts(values, X[None], y[None], model)
         except Exception as error:
             self.taps.state.restore()
             if _fatal(error, X):
                 raise
             return False
         with self.taps.state.kept():
-            self._add_parts(parts, len(X), clip, grid, sums, taken.numpy())
+            self._add_parts(parts, clip, grid, sums, taken.numpy())
         return True
 
     def _add_parts(
-        self,
-        parts: list[Part],
-        rows: int,
-        clip: float,
-        grid: float,
-        sums: Array,
-        taken: Array | None = None,
+        self, parts: list[Part], clip: float, grid: float, sums: Array, taken: Array
     ) -> None:
         """Add the steps of the grid of a pass to ``sums``."""
-        square, room = torch.zeros(1, max(rows, _FEWEST), dtype=torch.float64), _KEPT
+        square, room = torch.zeros(1, len(taken), dtype=torch.float64), _KEPT
         for index, part in sorted(enumerate(parts), key=lambda numbered: numbered[1].size):
             room -= part.size * square.shape[1] * self.parameters.itemsize
             if isinstance(part, Written) and room >= 0:
                 parts[index] = part.stored()
             square += parts[index].square()
         bound = torch.tensor(clip, dtype=torch.float64)
-        factors = cut(clip_factors(square.sqrt(), bound))[0, :rows].numpy()
-        factors = factors if taken is None else factors * taken
+        factors = cut(clip_factors(square.sqrt(), bound))[0].numpy() * taken
         chosen = np.flatnonzero(factors)
         for part in parts:
             first = self.parameters.starts[part.name]
@@ -439,14 +409,9 @@ class ModuleSums(ClippedSums):
             part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, sums[part_slice])
 
 
-def _padded(rows: torch.Tensor) -> torch.Tensor:
-    """Return the rows, with zeros behind them if there are few."""
-    return torch.cat([rows, rows.new_zeros(max(0, _FEWEST - len(rows)), *rows.shape[1:])])
-
-
 def _filled(values: torch.Tensor, size: int) -> torch.Tensor:
-    """Return a vector with zeros behind it, of ``size`` entries."""
-    return torch.cat([values, values.new_zeros(size - len(values))])
+    """Return the rows with zeros behind them, ``size`` together."""
+    return torch.cat([values, values.new_zeros(size - len(values), *values.shape[1:])])
 
 
 def _fatal(error: Exception, rows: torch.Tensor) -> bool:

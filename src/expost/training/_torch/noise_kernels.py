@@ -19,16 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from expost.training import exact_noise
+from expost.randomness import exact_gaussian
 
 _BLOCK = 128
 _CONSTANTS = (
-    *(exact_noise.LAST, exact_noise.LN2_HIGH, exact_noise.LN2_LOW, exact_noise.QUARTER),
-    *(exact_noise.LENGTH_ERROR, exact_noise.UNREAD),
-    *(exact_noise.RADIUS_ERROR, exact_noise.CONSTANT_ERROR),
-    *exact_noise.ARTANH,  # 10 numbers from place 8 on
-    *exact_noise.SINE,  # 8 numbers from place 18 on
-    *exact_noise.COSINE,  # 7 numbers from place 26 on
+    *(exact_gaussian.LAST, exact_gaussian.LN2_HIGH, exact_gaussian.LN2_LOW, exact_gaussian.QUARTER),
+    *(exact_gaussian.LENGTH_ERROR, exact_gaussian.UNREAD),
+    *(exact_gaussian.RADIUS_ERROR, exact_gaussian.CONSTANT_ERROR),
+    *exact_gaussian.ARTANH,  # 10 numbers from place 8 on
+    *exact_gaussian.SINE,  # 8 numbers from place 18 on
+    *exact_gaussian.COSINE,  # 7 numbers from place 26 on
 )
 
 
@@ -59,7 +59,7 @@ def add_noise(
         _table(total.device),
         width,
         blocks,
-        HALF_ROOT=exact_noise.HALF_ROOT,
+        HALF_ROOT=exact_gaussian.HALF_ROOT,
         BLOCK=_BLOCK,
     )
 

@@ -35,6 +35,9 @@ from expost.training._torch.gradient_parts import (
     Stored,
     Tokens,
     Written,
+    added,
+    convolution_part,
+    joined,
 )
 
 Tensor = torch.Tensor
@@ -116,10 +119,7 @@ class TappedLayer(ABC):
         """Return the sum of the gradients of several calls (models × examples × …) as a part."""
         if role not in self.trained:
             return []
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        return [Stored(self.trained[role], total.flatten(2))]
+        return [Stored(self.trained[role], added(values).flatten(2))]
 
 
 class _Recorded(torch.autograd.Function):
@@ -373,11 +373,6 @@ def _positions(x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
-def joined(values: Sequence[Tensor]) -> Tensor:
-    """Join the positions of several calls."""
-    return values[0] if len(values) == 1 else torch.cat(list(values), dim=2)
-
-
 class TappedConvolution(TappedLayer):
     """``nn.Conv1d`` and ``nn.Conv2d`` of one model, by torch's convolutions."""
 
@@ -508,13 +503,7 @@ class TappedConvolutions(TappedLayer):
         gradients = self.stored("bias", [slope.sum((3, 4)) for _, slope in both])
         if "weight" not in self.trained:
             return gradients
-        positions = sum(slope.shape[3] * slope.shape[4] for _, slope in both)
-        if not self.convolution.ghost(both[0][0], positions):
-            products = [self.convolution.gradients(x, slope) for x, slope in both]
-            return [*self.stored("weight", products), *gradients]
-        inputs = joined([self.convolution.patches(x).transpose(2, 3) for x, _ in both])
-        slopes = joined([slope.flatten(3).transpose(2, 3) for _, slope in both])
-        return [Positions(self.trained["weight"], inputs, slopes), *gradients]
+        return [convolution_part(self.trained["weight"], self.convolution, both), *gradients]
 
 
 def _images(x: Tensor) -> Tensor:
