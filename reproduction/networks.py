@@ -203,6 +203,7 @@ TASKS: dict[str, NetworkTask] = {
     "moons-centred": NetworkTask(
         "the same, and the module centres its rows",
         *(0.9, _moons, centred_moons_network, {"feature_bounds": [-2, 3], "classes": 2}),
+        chosen=True,
     ),
     "digits": NetworkTask(
         "scikit-learn's digits, 1,797 rows, 2,410 parameters",
@@ -212,6 +213,7 @@ TASKS: dict[str, NetworkTask] = {
     "spirals": NetworkTask(
         "three spirals, 8,000 made-up rows, 1,251 parameters",
         *(0.85, _spirals, spirals_network, {"feature_bounds": [-1, 1], "classes": 3}),
+        chosen=True,
     ),
     "adult": NetworkTask(
         "Adult, 32,561 rows, one hidden layer, 3,714 parameters",

@@ -352,7 +352,7 @@ def test_a_classifier_knows_its_padding():
 
 def test_an_adapter_that_lacks_trained_parameters_is_not_written(tuned, tmp_path):
     """Otherwise it would be loaded without them, and answer something else."""
-    X, result = tuned
+    _, result = tuned
 
     def make():
         return CausalLM(

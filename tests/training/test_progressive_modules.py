@@ -122,25 +122,47 @@ def test_dropout_draws_by_key_and_step():
 
 
 def test_weights_follow_released_gradients_by_public_lengths():
-    """A steady rule stays within length / pull of the first weights; falling steps end at 1/√μ."""
+    """Steps have the rule's length, whatever the scale; entries with signal move more."""
+    moved = []
+    for scale in (1e-9, 1.0, 1e9):  # of gradients and noise: steady steps do not depend on it
+        descent = ModuleTraining(network, "softmax", 100, rule=STEADY).start(KEY)
+        first, coins = descent.weights, np.random.default_rng(2)
+        signal = np.zeros(len(first))
+        signal[:5] = 1.0
+        for _ in range(50):
+            before = descent.weights
+            descent.move(scale * (signal + coins.normal(0, 0.2, len(first))), scale * 0.2)
+            length = np.linalg.norm(descent.weights - before)
+            assert length == pytest.approx(STEADY.length, rel=1e-9)
+        moved.append(descent.weights - first)
+    assert np.allclose(moved[0], moved[1], rtol=0, atol=1e-6)
+    assert np.allclose(moved[2], moved[1], rtol=0, atol=1e-6)
+    assert (moved[1][:5] < -5 * np.abs(moved[1][5:]).mean()).all()
+
+
+def test_falling_steps_follow_the_average_and_end_at_one_over_the_root_of_mu():
     generator = np.random.default_rng(1)
-    ends = {}
-    for rule in (STEADY, FALLING):
-        training = ModuleTraining(network, "softmax", 100, rule=rule)
-        descent = training.start(KEY)
-        first, unit, lengths = descent.weights, training.clip / training.places, []
-        for step in range(400):
-            before, mu = descent.weights, 2.0 ** (step / 40 - 4)
-            scale = generator.uniform(1e-9, 1e9)  # of gradients: steps do not depend on it
-            descent.move(scale * np.ones(len(first)), unit / mu)
-            lengths.append(float(np.linalg.norm(descent.weights - before)))
-        ends[rule] = lengths
-        if rule.pull:
-            away = np.linalg.norm(descent.weights - first)
-            assert 0.9 * rule.length / rule.pull < away <= rule.length / rule.pull
-    assert max(ends[FALLING]) <= FALLING.length * (1 + 1e-9)
-    assert ends[FALLING][-1] / ends[FALLING][-41] == pytest.approx(2**-0.5, rel=0.02)
+    training = ModuleTraining(network, "softmax", 100, rule=FALLING)
+    descent, lengths = training.start(KEY), []
+    total, weight = np.zeros(len(descent.weights)), 0.0
+    for step in range(400):
+        before, noise = descent.weights, training.clip / training.places / 2.0 ** (step / 40 - 4)
+        gradient = generator.normal(size=len(before))
+        descent.move(gradient, noise)
+        total = 0.9 * total + gradient / noise**2  # entries are not scaled
+        weight = 0.9 * weight + 1 / noise**2
+        lengths.append(float(np.linalg.norm(descent.weights - before)))
+        along = (before - descent.weights) @ (total / weight) / np.linalg.norm(total / weight)
+        assert along == pytest.approx(lengths[-1], rel=1e-9)
+    assert max(lengths) == pytest.approx(FALLING.length)
+    assert lengths[-1] / lengths[-41] == pytest.approx(2**-0.5, rel=0.02)
+
+
+def test_what_cannot_be_a_direction_moves_nothing():
     descent = ModuleTraining(network, "softmax", 100).start(KEY)
     same = descent.weights
-    descent.move(np.full(len(same), np.inf), 1.0)  # what cannot be a direction moves nothing
-    assert np.array_equal(descent.weights, same)
+    for odd in (np.full(len(same), np.inf), np.full(len(same), np.nan), np.zeros(len(same))):
+        descent.move(odd, 1.0)
+        assert np.array_equal(descent.weights, same)
+    descent.move(np.ones(len(same)), 1.0)
+    assert np.isfinite(descent.weights).all()

@@ -87,6 +87,11 @@ def test_the_grid_has_every_combination():
         (point.arguments["width"], point.arguments["skip"]) for point in settings.search.settings
     } == {(64, True), (64, False), (128, True), (128, False)}
     assert json.dumps(settings.public())
+    tables["search"]["arguments"] = {"kind": ["mlp", "cnn"]}  # models of two kinds
+    assert {point.arguments["kind"] for point in read_settings(tables).search.settings} == {
+        "mlp",
+        "cnn",
+    }
     for wrong in ({"width": 64}, {"width": []}, {"width": [1, 1]}, {"depth": [1]}, {"clip": [1]}):
         tables["search"]["arguments"] = wrong
         with pytest.raises(InvalidInput, match=r"search\.arguments"):

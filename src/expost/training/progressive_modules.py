@@ -18,12 +18,12 @@ draw, and the claim holds for each value of the draws.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
-noise), with a memory of a few steps. A step has a public length. Noise falls geometrically, so
-early steps are long and nearly at random, which costs nothing. A network with fewer parameters than
-rows (:data:`STEADY`) keeps this length, and its weights are drawn back to the first ones a little
-in each step, so that they forget the random steps. With more parameters (:data:`FALLING`) there is
-no such pull, and from where the signal of typical gradients stands out the length falls as 1/√μ of
-the steps made. How the constants were picked: docs/progressive.md.
+noise), with a memory of a few steps. Each entry is divided by its usual size: the root of the known
+variance of its noise and of its signal, which is measured as the square of the average less that
+variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
+random, which costs nothing. With more parameters than rows (:data:`FALLING`) entries are not
+scaled, steps are fewer, and from where the signal of typical gradients stands out their length
+falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
@@ -56,14 +56,17 @@ _FEWEST, _MOST = 16, 256  # rows of a pass
 class ModuleRule:
     """How weights follow the released gradients. All of it is public and free."""
 
-    length: float = 1.0
-    memory: float = 0.9
-    pull: float = 0.0  # part of the way back to the first weights, in each step
+    length: float = 0.7
+    memory: float = 0.8  # of the average gradient
+    slow: float = 0.97  # memory of the squares of its entries
+    shared: float = 0.3  # part of the mean square in that of each entry; 1: entries are not scaled
     fall: float = 0.0  # power of μ by which steps become shorter
     constant: float = 3.0  # they keep their length until μ is this many times √width / places
+    steps: int = 16  # while μ² doubles
 
 
-STEADY, FALLING = ModuleRule(length=1.25, pull=0.03), ModuleRule(fall=0.5)
+STEADY = ModuleRule()
+FALLING = ModuleRule(length=1.0, memory=0.9, shared=1.0, fall=0.5, steps=8)
 """Steps of one length, for few parameters, and steps whose length falls, for many."""
 
 
@@ -151,24 +154,31 @@ class ModuleDescent:
 
     def __init__(self, training: ModuleTraining, weights: Floats, seed: int) -> None:
         self._rule, self.weights, self.seed = training.rule, weights, seed
-        self._first = weights
-        self._sum, self._precision = np.zeros_like(weights), 0.0
+        self._sum, self._squares = np.zeros_like(weights), np.zeros_like(weights)
+        self._precision = self._spread = self._weight = 0.0
         self._square, self._unit = 0.0, training.clip / training.places
         self._falls_from = self._rule.constant * math.sqrt(len(weights)) / training.places
 
     def move(self, gradient: Floats, noise: float) -> None:
-        """Take a step of the rule's length along the average gradient."""
-        memory, precision = self._rule.memory, noise**-2
+        """Take a step of the rule's length along the average gradient, entry by entry scaled."""
+        if not np.isfinite(gradient).all():
+            return
+        rule, precision = self._rule, noise**-2
+        self._sum = rule.memory * self._sum + precision * gradient
+        self._precision = rule.memory * self._precision + precision
+        self._spread = rule.memory**2 * self._spread + precision
+        average, variance = self._sum / self._precision, self._spread / self._precision**2
+        self._squares = rule.slow * self._squares + precision * (np.square(average) - variance)
+        self._weight = rule.slow * self._weight + precision
+        signal = self._squares / self._weight
+        mean = max(float(signal.mean()), 0.0)
+        signal = (1 - rule.shared) * np.maximum(signal, 0.0) + rule.shared * mean
+        direction = average / np.sqrt(signal + variance)
+        norm = float(np.sqrt(np.square(direction).sum()))
         self._square += (self._unit / noise) ** 2  # μ² of the steps made
-        part = min(1.0, self._falls_from / math.sqrt(self._square))
-        length = self._rule.length * part**self._rule.fall
-        self._sum = memory * self._sum + precision * gradient
-        self._precision = memory * self._precision + precision
-        average = self._sum / self._precision
-        norm = float(np.sqrt(np.square(average).sum()))
-        if 0 < norm < math.inf:
-            back = self._rule.pull * (self.weights - self._first)
-            self.weights = self.weights - length * average / norm - back
+        part = min(1.0, self._falls_from / math.sqrt(self._square)) ** rule.fall
+        if norm > 0:
+            self.weights = self.weights - rule.length * part * direction / norm
 
 
 class ModuleRows:

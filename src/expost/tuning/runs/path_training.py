@@ -88,9 +88,6 @@ GROWTH_OF_RHO = 1.8
 LEAST_OF_MOMENTS = 0.004
 """The first level of second moments."""
 
-NETWORK_STEPS = 8
-"""Steps of a network while μ² doubles: each is a pass over all rows."""
-
 _LEAST_LEVEL = 1e-4
 _FIRST = 6.0  # the first level, in units of μ of the first step
 
@@ -443,7 +440,8 @@ def step_of(
         recipe, rows = feature_recipe(recipe), None
         network = network_training(strategy, recipe, goal, places)
         finish = Finish(recipe, goal, None, None, public, looks, strategy.confidence, network)
-        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, NETWORK_STEPS)
+        steps = network.rule.steps
+        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, steps)
     else:
         assert recipe.features is not None
         rows = FeatureRows(recipe.features)
