@@ -18,8 +18,8 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics.count_result import CountResult
-from expost.analytics.pricing import CheckedCount, price_request
-from expost.analytics.query import Progress, outcome_of, run_request
+from expost.analytics.pricing import CheckedCount, outcome_of, price_request
+from expost.analytics.query import Progress, run_request
 from expost.analytics.request import check_request
 from expost.arrays import Array
 from expost.budget.charging import Account, LedgerOrPlace
@@ -104,6 +104,8 @@ def subgroup_errors(
     """
     fitted = model if isinstance(model, Model) else load_model(model)
     names = fitted.recipe.schema.names
+    if Path(path).suffix == ".npz":
+        raise InvalidInput("path", Path(path).name, "give a table with named columns")
     if names is None or by in (target, options.get("user")):
         valid = "give a model that was trained on named columns, and a column of subgroups"
         raise InvalidInput("by", by, valid)
@@ -153,21 +155,21 @@ def _frame(
     persons: Sequence[str | None], groups: Sequence[str | None], errors: Sequence[float]
 ) -> Any:
     """A table with one line per row: the person, the subgroup, the error."""
-    import pyarrow as arrow
+    import pyarrow as arrow  # type: ignore[import-untyped]
 
-    columns = {PERSON: (persons, arrow.string()), GROUP: (groups, arrow.string())}
-    columns |= {ERROR: (errors, arrow.float64())}  # type: ignore[dict-item]
+    columns: dict[str, Any] = {PERSON: (persons, arrow.string()), GROUP: (groups, arrow.string())}
+    columns |= {ERROR: (errors, arrow.float64())}
     return arrow.table({name: arrow.array(*content) for name, content in columns.items()})
 
 
 def _errors(model: Model, path: Path, settings: DataSettings, by: str) -> Any:
     """The table of errors of the rows in a file."""
     table = read_source(path, settings)
-    assert settings.features is not None
-    cells = dict(zip(settings.features, table.cells, strict=True))  # type: ignore[arg-type]
     schema, targets = model.recipe.schema, table.targets
+    assert table.names is not None
     assert schema.names is not None
     assert targets is not None
+    cells: dict[str, Array] = dict(zip(table.names, table.cells, strict=True))
     errors = row_errors(model, [cells[name] for name in schema.names], targets)
     numbers = range(len(errors)) if table.users is None else table.users
     persons = [_text(number) for number in numbers]
