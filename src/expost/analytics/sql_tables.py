@@ -182,7 +182,7 @@ def check_user(private: Any, user: str, question: SqlQuestion) -> str:
     known = exact or [column for column in private.columns if column.lower() == name.lower()]
     if len(known) != 1:
         raise InvalidInput("user", user, columns_words(list(private.columns), name))
-    return known[0]
+    return str(known[0])
 
 
 def join_public(
