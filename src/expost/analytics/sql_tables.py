@@ -283,9 +283,9 @@ def _is_local(table: Any) -> bool:
     return bool(table.op().find(ops.InMemoryTable))
 
 
-def beside(place: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
+def beside(other: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
     """Return a table of the private one's database, on its connection; None if it is elsewhere."""
-    (data, name), (own, own_name, opened) = place, private
+    (data, name), (own, own_name, opened) = other, private
     if not isinstance(data, str) or data != own or own_name is None or _is_local(opened):
         return None
     schema, _, bare = (name or "").rpartition(".")
