@@ -449,3 +449,50 @@ def test_what_the_caps_remove_is_told_if_few_groups_are_found():
     assert told is not None
     assert told["estimate"] == pytest.approx(0.5, abs=0.05)
     assert not result.records()[0]["answered"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "where", "groups"),
+    [
+        ("month", "day >= '2024-02-01' AND day < '2024-05-01'", ["02", "03", "04"]),
+        ("month", "day > DATE '2024-02-01' AND day <= '2024-05-01'", ["02", "03", "04", "05"]),
+        (
+            "quarter",
+            "amount >= 0 AND day BETWEEN '2024-03-15' AND '2024-07-01'",
+            ["01", "04", "07"],
+        ),
+        ("year", "day BETWEEN '2024-03-15' AND '2024-07-01'", ["01"]),
+    ],
+)
+def test_dates_between_two_dates_imply_their_groups(unit, where, groups):
+    result = ask(
+        f"SELECT DATE_TRUNC('{unit}', day) AS d, COUNT(*) AS n FROM orders WHERE {where} GROUP BY d"
+    )
+    assert [row["d"] for row in result.records()] == [f"2024-{month}-01" for month in groups]
+    rows = [int(day[5:7]) for day in orders().column("day").to_pylist()]
+    if unit == "month":
+        told = [round(row["n"]) for row in result.records()]
+        last = 3 if "<= '2024-05-01'" in where else 99  # orders are of the third day of a month
+        assert told[:3] == [rows.count(int(month)) for month in groups[:3]]
+        assert told[last:] == [0] * len(told[last:])
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "day >= '2024-02-01'",
+        "day >= '2024-02-01' OR day < '2024-05-01'",
+        "day > amount AND day < 'x'",
+    ],
+)
+def test_dates_without_two_ends_imply_nothing(where):
+    with pytest.raises(InvalidInput):
+        ask(f"SELECT DATE_TRUNC('month', day) AS d, COUNT(*) FROM orders WHERE {where} GROUP BY d")
+
+
+def test_weeks_begin_on_monday():
+    sql = (
+        "SELECT DATE_TRUNC('week', day) AS d, COUNT(*) AS n FROM orders WHERE day BETWEEN "
+        "'2024-01-01' AND '2024-02-04' GROUP BY d HAVING n > 5"
+    )
+    assert [row["d"] for row in ask(sql).records()] == ["2024-01-01", "2024-01-29"]

@@ -82,3 +82,28 @@ def test_refusals(folder, arguments, named):
     assert isinstance(done.exception, InvalidInput)
     assert named in str(done.exception)
     assert not (folder / "answer.doc").exists()
+
+
+def test_the_title_names_the_errors_that_were_asked_for(folder):
+    ask = ["--source", "rows.csv", "--keys", "keys.txt", "--user", "u", "--epsilon", "50"]
+    ask += ["--bounds", "x=0:10"]
+    alone = run("SELECT g, MEDIAN(x) AS m FROM rows GROUP BY g", *ask)
+    assert "2 of 2 rows answered within 0.02 of the rank" in " ".join(alone.output.split())
+    both = run("SELECT g, COUNT(*) AS n, MEDIAN(x) AS m FROM rows GROUP BY g", *ask)
+    assert "rows answered within 10% and 0.02 of the rank" in " ".join(both.output.split())
+    none = run("SELECT g, COUNT(*) AS n FROM rows GROUP BY g HAVING n > 9000", *ask[:-2])
+    assert "There is no row: HAVING keeps none." in none.output
+
+
+def test_an_average_of_few_rows_of_everybody_is_no_reason_to_warn(folder):
+    """Nine of ten rows of a person are not used, and the mean is the same."""
+    lines = [f"p{n // 10},{n % 10}" for n in range(9000)]
+    (folder / "often.csv").write_text("u,x\n" + "\n".join(lines) + "\n")
+    ask = ["--source", "often.csv", "--user", "u", "--epsilon", "50", "--bounds", "x=0:10"]
+    done = run("SELECT AVG(x) AS m FROM often", *ask)
+    assert done.exit_code == 0, done.output
+    assert "Capping" not in done.output
+    moved = [f"p{n},1" for n in range(900)] + ["p7,9"] * 5 + [f"p{n % 90},9" for n in range(5000)]
+    (folder / "often.csv").write_text("u,x\n" + "\n".join(moved) + "\n")
+    done = run("SELECT AVG(x) AS m FROM often", *ask)
+    assert "Capping" in done.output

@@ -101,7 +101,7 @@ class CountResult:
         """Return the JSON form of ``expost count``."""
         return {
             "answers": [answer.as_dict() for answer in self.answers],
-            "unanswered": [_plain(answer) for answer in self.unanswered],
+            "unanswered": [plain_answer(answer) for answer in self.unanswered],
             "spent": self.spent,
             "remaining": self.remaining,
             "unit": self.unit,
@@ -129,28 +129,12 @@ class CountResult:
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate: query, source, public facts, answers, charge and theorem."""
-        return {
-            "expost": __version__,
-            "schema": SCHEMA,
-            "kind": "count",
-            "query": dict(self.query),
-            "source": self.source,
-            "public": dict(self.public),
-            "max_groups_per_user": self.max_groups_per_user,
-            "answers": [answer.as_dict() for answer in self.answers],
-            "unanswered": [_plain(answer) for answer in self.unanswered],
+        told = {
+            "answers": [plain_answer(answer) for answer in self.answers],
+            "unanswered": [plain_answer(answer) for answer in self.unanswered],
             "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
-            "spent": {self.unit: self.spent},
-            "worst_case": {self.unit: self.public["total"]},
-            "guarantee": self.guarantee.as_dict(),
-            "ledger": None if self.ledger is None else dict(self.ledger),
-            "theorem": THEOREM,
-            "simulated": self.simulated,
-            "charges": self.charges.as_dict(),
-            "index": self.outcome,
-            "charged": self.charged.as_dict(),
-            **self._bought(),
         }
+        return certificate_of(self, "count", self.query, THEOREM, told) | self._bought()
 
     def answer_table(self) -> AnswerTable:
         """Return the answers, then the other groups, as a table with one column per key."""
@@ -239,9 +223,37 @@ def table_of_answers(
     return AnswerTable(names, shown, (measured,), what, title, certificate or {})
 
 
-def _plain(answer: Answer) -> dict[str, Any]:
-    """An answer for JSON, which has neither NaN nor infinity."""
+def plain_answer(answer: Any) -> dict[str, Any]:
+    """Return an answer for JSON, without NaN and infinity; a group of several columns is a list."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return list(value)
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {key: plain(value) for key, value in vars(answer).items()}
+
+
+def certificate_of(
+    result: Any, kind: str, query: Mapping[str, Any], theorem: str, told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the certificate of a count, quantiles or a query; ``told`` is what was released."""
     return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in answer.as_dict().items()
+        "expost": __version__,
+        "schema": SCHEMA,
+        "kind": kind,
+        "query": dict(query),
+        "source": result.source,
+        "public": dict(result.public),
+        "max_groups_per_user": result.max_groups_per_user,
+        **told,
+        "spent": {result.unit: result.spent},
+        "worst_case": {result.unit: result.public["total"]},
+        "guarantee": result.guarantee.as_dict(),
+        "ledger": None if result.ledger is None else dict(result.ledger),
+        "theorem": theorem,
+        "simulated": result.simulated,
+        "charges": result.charges.as_dict(),
+        "index": result.outcome,
+        "charged": result.charged.as_dict(),
     }

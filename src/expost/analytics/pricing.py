@@ -360,6 +360,18 @@ def outcome_of(spent: Fraction, charges: Charges) -> int | None:
     return 0 if spent else None
 
 
+def settled_at(spent: Fraction, charges: Charges) -> tuple[int | None, Fraction]:
+    """Return the outcome that covers what was spent, and its charge in the unit of the noise.
+
+    A whole (ε, δ) that is charged has none; then it is what was spent.
+    """
+    outcome = outcome_of(spent, charges)
+    if not isinstance(charges, ShareCharges):
+        return outcome, spent
+    charged: Any = charges.nothing if outcome is None else charges[outcome]
+    return outcome, Fraction(charged.size)
+
+
 def in_unit(epsilon: Fraction, delta: float | None) -> Fraction:
     """Return an ε in the unit of the noise: ε itself, or the ρ that (ε, δ) allows."""
     return epsilon if delta is None else Fraction(gaussian_for(float(epsilon), delta).rho)

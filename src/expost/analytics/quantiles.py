@@ -8,7 +8,6 @@ are those of :func:`expost.mean`. Tests: ``tests/analytics/test_quantiles.py``.
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,12 +16,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from expost._version import __version__
 from expost.analytics import contribution
 from expost.analytics.answer_files import csv_cells, write_document
 from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
-from expost.analytics.count_result import told_cell
-from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of
+from expost.analytics.count_result import certificate_of, plain_answer, told_cell
+from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of, settled_at
 from expost.analytics.quantile_request import (
     CheckedQuantile,
     QuantileRequest,
@@ -36,14 +34,13 @@ from expost.analytics.quantile_run import (
     QuantileRun,
 )
 from expost.analytics.quantile_search import CellCounts, Source
-from expost.analytics.query import Progress, choose_caps
-from expost.budget.charging import Account, LedgerOrPlace
+from expost.analytics.query import Progress, choose_caps, open_account
+from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput
-from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
-from expost.randomness.source import Randomness, require_protection
+from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
-from expost.selection.release import SCHEMA
 from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
@@ -121,29 +118,11 @@ class QuantileResult:
             "unanswered": self.unanswered,
             "histogram": self.histogram,
         }
-        return {name: [_plain(answer) for answer in part] for name, part in parts.items()}
+        return {name: [plain_answer(answer) for answer in part] for name, part in parts.items()}
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate: query, source, public facts, answers, charge and theorem."""
-        return {
-            "expost": __version__,
-            "schema": SCHEMA,
-            "kind": "quantile",
-            "query": dict(self.query),
-            "source": self.source,
-            "public": dict(self.public),
-            "max_groups_per_user": self.max_groups_per_user,
-            **self._released(),
-            "spent": {self.unit: self.spent},
-            "worst_case": {self.unit: self.public["total"]},
-            "guarantee": self.guarantee.as_dict(),
-            "ledger": None if self.ledger is None else dict(self.ledger),
-            "theorem": THEOREM,
-            "simulated": self.simulated,
-            "charges": self.charges.as_dict(),
-            "index": self.outcome,
-            "charged": self.charged.as_dict(),
-        }
+        return certificate_of(self, "quantile", self.query, THEOREM, self._released())
 
     def save(self, path: str | Path) -> None:
         """Write the answers: .json holds everything, .csv one table with a column per key."""
@@ -260,12 +239,7 @@ def quantile(
         name: asked.pop(name, None)
         for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
     }
-    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
-    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
-        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
-    memo = how["memo"] or "expost quantile"
-    account = Account(how["ledger"], how["budget"], how["analyst"] or "", memo)
-    account.check_simulation(source.simulated)
+    account, source = open_account(how, "expost quantile")
     request = check_quantile(data, asked)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
     priced, progress = price_quantile(request, kind), QuantileProgress()
@@ -355,9 +329,7 @@ def _result(
     run = progress.run
     assert run is not None
     assert base.measure.rows is not None
-    outcome = outcome_of(progress.spent, priced.charges)
-    charged = priced.charges.nothing if outcome is None else priced.charges[outcome]
-    spent = charged.size if isinstance(priced.charges, ShareCharges) else progress.spent
+    outcome, spent = settled_at(progress.spent, priced.charges)
     answers, unanswered = run.answers(base.measure.grid)
     return QuantileResult(
         answers=tuple(answers),
@@ -398,16 +370,4 @@ def _public(base: CheckedCount, run: QuantileRun) -> dict[str, Any]:
             "keys": round_up(base.cost_of_keys()),
         },
         "group_costs": run.group_costs(),
-    }
-
-
-def _plain(answer: QuantileAnswer | BinAnswer) -> dict[str, Any]:
-    """An answer for JSON, which has no NaN; a group of several columns is a list."""
-    return {
-        key: list(value)
-        if isinstance(value, tuple)
-        else None
-        if isinstance(value, float) and not math.isfinite(value)
-        else value
-        for key, value in vars(answer).items()
     }

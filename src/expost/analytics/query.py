@@ -33,6 +33,7 @@ from expost.analytics.pricing import (
     outcome_of,
     price_request,
     removed_by_caps,
+    settled_at,
     source_description,
     too_much_removed,
 )
@@ -41,7 +42,7 @@ from expost.analytics.refinement import Answer, GroupPaths, Refinement
 from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
-from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.tables.typed_columns import SEPARATOR, fetch
@@ -207,11 +208,7 @@ def _valued(kind: str, column: str | None, options: Any) -> dict[str, Any]:
 def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     """Check, open, price, reserve, run and settle."""
     how = {name: options.pop(name, None) for name in RunOptions.__annotations__}
-    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
-    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
-        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
-    account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"])
-    account.check_simulation(source.simulated)
+    account, source = open_account(how)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
     kept = kept_answer(account, data, options, how["table_version"])
@@ -223,6 +220,16 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
         if (earlier := kept.find()) is not None:
             return earlier
         return _reserve_and_run(data, options, how, account, source, kept)
+
+
+def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:
+    """Return the account that is charged, and the randomness; refuse what does not fit."""
+    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
+    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
+        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
+    account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"] or memo)
+    account.check_simulation(source.simulated)
+    return account, source
 
 
 def _reserve_and_run(
@@ -530,11 +537,7 @@ def _result(
     capped = progress.most
     grid = float(request.measure.grid)
     wanted = request.wanted
-    outcome = outcome_of(progress.spent, charges)
-    charged = charges.nothing if outcome is None else charges[outcome]
-    # In the unit of the noise; a whole (ε, δ) that was charged has none.
-    shared = isinstance(charges, ShareCharges)
-    spent = charged.size if shared else progress.spent
+    outcome, spent = settled_at(progress.spent, charges)
     return CountResult(
         answers=tuple(progress.answers),
         unanswered=tuple(

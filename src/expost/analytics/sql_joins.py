@@ -161,7 +161,7 @@ def _opened(
         return require_rowwise(near)
     if not isinstance(data, (str, Path)):
         return as_table(data, ())
-    files = all(isinstance(place, (str, Path)) and not is_database(place) for place in (data, own))
+    files = all(isinstance(part, (str, Path)) and not is_database(part) for part in (data, own))
     return open_source(
         data, name, delimiter=delimiter, columns=used, beside=opened if files else None
     )

@@ -17,8 +17,9 @@ Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -374,7 +375,7 @@ def _keys(
 
 def _implied(question: SqlQuestion, text: str, cell: TypedCell, scope: Scope) -> list[Any] | None:
     """The values that a group can have, as far as the query or a public table says so."""
-    listed = where_lists(question, text)
+    listed = where_lists(question, text) or _periods(question, text)
     if listed is None and cell.values is not None:
         listed = [value for value in cell.values if value is not None]
     if listed is not None:
@@ -389,14 +390,63 @@ def _implied(question: SqlQuestion, text: str, cell: TypedCell, scope: Scope) ->
     return sorted((value for value in values if value is not None), key=str)
 
 
+def _conditions(question: SqlQuestion) -> list[Any]:
+    """The conditions of WHERE that must all hold."""
+    if question.where is None:
+        return []
+    tree = parsed_expression(question.where)
+    both = isinstance(tree, sqlglot_module().exp.And)
+    return [part.unnest() for part in (tree.flatten() if both else [tree])]
+
+
+def _periods(question: SqlQuestion, text: str) -> list[Any] | None:
+    """The days, weeks, months, … that DATE_TRUNC can give where WHERE limits the date."""
+    node = parsed_expression(text)
+    unit = node.args.get("unit")
+    step = _STEPS.get("" if unit is None else unit.name.upper())
+    if type(node).__name__ not in ("TimestampTrunc", "DateTrunc") or step is None:
+        return None
+    first, last = None, None
+    for part in _conditions(question):
+        name = type(part).__name__
+        if name not in ("GTE", "GT", "LTE", "LT", "Between") or part.this != node.this:
+            continue
+        low = part.args.get("low") if name == "Between" else part.expression
+        high = part.args.get("high") if name == "Between" else part.expression
+        first = _day(low) if name in ("GTE", "GT", "Between") else first
+        last = _day(high) if name in ("LTE", "LT", "Between") else last
+        if name == "LT" and last is not None:
+            last -= timedelta(days=1)
+    if first is None or last is None:
+        return None
+    days = (
+        first + timedelta(days=more) for more in range(min((last - first).days, _MOST_KEYS) + 1)
+    )
+    return list(dict.fromkeys(step(day).isoformat() for day in days)) or None
+
+
+def _day(node: Any) -> date | None:
+    """The date that a constant writes: '2024-02-01', DATE '2024-02-01' or a cast of it."""
+    inner = node.this if type(node).__name__ == "Cast" else node
+    try:
+        return date.fromisoformat(inner.this) if inner.is_string else None
+    except ValueError:
+        return None
+
+
+_STEPS: dict[str, Callable[[date], date]] = {
+    "DAY": lambda day: day,
+    "WEEK": lambda day: day - timedelta(days=day.weekday()),
+    "MONTH": lambda day: day.replace(day=1),
+    "QUARTER": lambda day: day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1),
+    "YEAR": lambda day: day.replace(month=1, day=1),
+}
+
+
 def where_lists(question: SqlQuestion, text: str) -> list[Any] | None:
     """Return the constants that WHERE allows for a group: x = 'a', or x IN ('a', 'b')."""
-    if question.where is None:
-        return None
     exp = sqlglot_module().exp
-    tree = parsed_expression(question.where)
-    for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
-        part = part.unnest()
+    for part in _conditions(question):
         nodes = (
             [part.expression]
             if isinstance(part, exp.EQ)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from expost._version import __version__
 from expost.analytics.answer_files import AnswerTable, Measured
-from expost.analytics.count_result import told_cell
+from expost.analytics.count_result import certificate_of, plain_answer, told_cell
 from expost.analytics.quantile_run import QuantileAnswer
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_parser import (
@@ -38,7 +37,6 @@ from expost.analytics.sql_released import (
 from expost.analytics.sql_request import CheckedQuery
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
-from expost.selection.release import SCHEMA
 from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
@@ -64,8 +62,8 @@ class PartResult:
         return {
             "of": self.label,
             "kind": self.kind,
-            "answers": [_finite(answer) for answer in self.answers],
-            "unanswered": [_finite(answer) for answer in self.unanswered],
+            "answers": [plain_answer(answer) for answer in self.answers],
+            "unanswered": [plain_answer(answer) for answer in self.unanswered],
             "spent": self.spent,
             "share_of_dropped": self.share_of_dropped,
             "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
@@ -173,34 +171,15 @@ class QueryResult:
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate: question, source, public facts, parts, rows and charge."""
-        return {
-            "expost": __version__,
-            "schema": SCHEMA,
-            "kind": "query",
-            "query": self.question.as_dict()
-            | {
-                "within": self.within,
-                "plus_minus": self.plus_minus,
-                "within_rank": self.within_rank,
-                "confidence": self.confidence,
-            },
-            "source": self.source,
-            "public": dict(self.public),
-            "max_groups_per_user": self.max_groups_per_user,
+        errors = ("within", "plus_minus", "within_rank", "confidence")
+        asked = self.question.as_dict() | {name: getattr(self, name) for name in errors}
+        told = {
             "max_rows_per_user": self.max_rows_per_user,
             "parts": [part.as_dict() for part in self.parts],
             "columns": list(self.columns),
             "rows": self.records(),
-            "spent": {self.unit: self.spent},
-            "worst_case": {self.unit: self.public["total"]},
-            "guarantee": self.guarantee.as_dict(),
-            "ledger": None if self.ledger is None else dict(self.ledger),
-            "theorem": THEOREM,
-            "simulated": self.simulated,
-            "charges": self.charges.as_dict(),
-            "index": self.outcome,
-            "charged": self.charged.as_dict(),
         }
+        return certificate_of(self, "query", asked, THEOREM, told)
 
     def save(self, path: str | Path) -> None:
         """Write the certificate as JSON."""
@@ -365,15 +344,3 @@ def _record(row: ReleasedRow) -> dict[str, Any]:
         else:
             record[name] = value
     return record | {"answered": row.answered}
-
-
-def _finite(answer: Answer | QuantileAnswer) -> dict[str, Any]:
-    """An answer for JSON, which has neither NaN nor infinity; a group of columns is a list."""
-    return {
-        key: list(value)
-        if isinstance(value, tuple)
-        else None
-        if isinstance(value, float) and not math.isfinite(value)
-        else value
-        for key, value in vars(answer).items()
-    }

@@ -29,17 +29,22 @@ from expost.analytics import contribution
 from expost.analytics import query as counting
 from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
-from expost.analytics.pricing import AUTO, CheckedCount, CountPrice, outcome_of, price_request
+from expost.analytics.pricing import (
+    AUTO,
+    CheckedCount,
+    CountPrice,
+    outcome_of,
+    price_request,
+    settled_at,
+)
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress
 from expost.analytics.sql_question import rank_of
 from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
 from expost.analytics.sql_result import PartResult, QueryResult, released_rows
-from expost.budget.charging import Account
-from expost.errors import InvalidInput
-from expost.privacy.charges import Charges, ShareCharges
-from expost.randomness.source import Randomness, require_protection
+from expost.privacy.charges import Charges
+from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
 PartValues = GroupValues | Mapping[str, CellCounts]
@@ -99,17 +104,15 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
     BudgetRefused
         The budget cannot pay the worst case. Nothing was charged.
     """
-    how: dict[str, Any] = dict(options)
-    source = require_protection(
-        how.pop("randomness", None), simulation=bool(how.pop("simulation", False))
+    asked: dict[str, Any] = dict(options)
+    account, source = counting.open_account(
+        {
+            name: asked.pop(name, None)
+            for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
+        },
+        "expost query",
     )
-    ledger, budget = how.pop("ledger", None), how.pop("budget", None)
-    analyst, memo = how.pop("analyst", None) or "", how.pop("memo", None) or "expost query"
-    if ledger is None and (budget is not None or analyst):
-        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
-    account = Account(ledger, budget, analyst, memo)
-    account.check_simulation(source.simulated)
-    checked = check_query(question, how)
+    checked = check_query(question, asked)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
     priced, run = price_query(checked, kind), QueryRun(checked, source)
     with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
@@ -297,9 +300,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
     """What is released."""
     checked, compiled = run.checked, run.checked.compiled
     base, question = checked.base, compiled.question
-    outcome = outcome_of(run.spent, charges)
-    charged = charges.nothing if outcome is None else charges[outcome]
-    spent = charged.size if isinstance(charges, ShareCharges) else run.spent
+    outcome, spent = settled_at(run.spent, charges)
     parts = tuple(run.parts[part][2] for part in range(len(compiled.parts)))
     return QueryResult(
         tuple(name for name, _ in question.columns),

@@ -182,7 +182,7 @@ def check_user(private: Any, user: str, question: SqlQuestion) -> str:
     known = exact or [column for column in private.columns if column.lower() == name.lower()]
     if len(known) != 1:
         raise InvalidInput("user", user, columns_words(list(private.columns), name))
-    return known[0]
+    return str(known[0])
 
 
 def join_public(
@@ -283,9 +283,9 @@ def _is_local(table: Any) -> bool:
     return bool(table.op().find(ops.InMemoryTable))
 
 
-def beside(place: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
+def beside(other: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
     """Return a table of the private one's database, on its connection; None if it is elsewhere."""
-    (data, name), (own, own_name, opened) = place, private
+    (data, name), (own, own_name, opened) = other, private
     if not isinstance(data, str) or data != own or own_name is None or _is_local(opened):
         return None
     schema, _, bare = (name or "").rpartition(".")
