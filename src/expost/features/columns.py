@@ -132,7 +132,7 @@ def fill_number(kind: str, fill: Any) -> float:
 
 def day_or_number(value: Any) -> float:
     """Return a number as it is, and the ordinal number of a day or of an ISO date."""
-    day = date.fromisoformat(value) if isinstance(value, str) else value
+    day: Any = date.fromisoformat(value) if isinstance(value, str) else value
     return float(day.toordinal() if hasattr(day, "toordinal") else day)
 
 

@@ -41,8 +41,10 @@ _SCORERS = {
 """scikit-learn's names of losses; its scores are larger if better."""
 
 _OF_ATTEMPTS = ("guarantee", "overhead", "attempts", "expected_shares", "epsilons", "epsilon_param")
-_AS_GIVEN = ("max_rows_per_user", "holdout", "levels", "norm_bound", "max_epsilon", "tell")
-_AS_GIVEN += ("overhead", "repeats", "loss_bound", "target_variance", "metric_bounds")
+_AS_GIVEN = (
+    *("max_rows_per_user", "holdout", "levels", "norm_bound", "max_epsilon", "tell"),
+    *("overhead", "repeats", "loss_bound", "target_variance", "metric_bounds"),
+)
 _FACTS = {"feature_bounds", "classes", "target_bounds", "class_weight"}
 _NAMES = {"rows": "n_rows", "metric": "scoring", "user": "groups"}
 
@@ -50,7 +52,11 @@ _NAMES = {"rows": "n_rows", "metric": "scoring", "user": "groups"}
 class SearchAsJob:
     """The part of :class:`~expost.sklearn.ExPostSearch` that says what is asked, and is copied."""
 
-    if TYPE_CHECKING:  # parameters are set by their names
+    training: str
+    delta: float | None
+    _left_ledger_behind: bool
+
+    if TYPE_CHECKING:  # the other parameters, which are set by their names
 
         def __getattr__(self, name: str) -> Any: ...
 

@@ -28,12 +28,12 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.dispatch import check_executor, here, tasks_of
+from expost.features.columns import Column
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import OWN, Configuration
 from expost.tuning.model.released_model import Recipe
-from expost.tuning.rows.table_schema import Column
 from expost.tuning.runs.candidates import FittedCodec, ScoredModel, TrainAndScore
 
 _VALUES = 1 << 24  # numbers in the made-up rows, at most
@@ -83,9 +83,10 @@ def _pace(group: Sequence[TrainAndScore], rows: int, scoring_rows: int, copies: 
         numbers = (Column(),) * first.recipe.features.width(schema.width)
         plain = replace(first.recipe, features=None, schema=replace(schema, columns=numbers))
         first = replace(first, recipe=plain, rows=None)
-    how = [mechanism.configuration for mechanism in group]
-    batch = float(sorted(one.batch_size for one in how)[len(how) // 2])
-    steps = float(np.mean([max(1.0, one.epochs * rows / one.batch_size) for one in how]))
+    batches = [float(mechanism.configuration.batch_size) for mechanism in group]
+    epochs = [float(mechanism.configuration.epochs) for mechanism in group]
+    batch = sorted(batches)[len(group) // 2]
+    steps = float(np.mean(np.maximum(1.0, np.multiply(epochs, rows) / batches)))
     recipe, threads = first.recipe, _threads(first)
     together = max(1, min(copies, _TOGETHER if first.device != "cpu" else threads))
     model = (recipe.kind, recipe.class_count, recipe.schema.width, first.configuration.optimiser)
