@@ -155,14 +155,14 @@ def statement(dice: random.Random) -> str:
 def understood(text: str) -> bool:
     """Whether a text is answered; any error but a refusal leaves."""
     try:
-        compile_question(
-            parse_question(text),
-            {"t": ROWS, "p": PUBLIC},
-            user="u",
-            public=["p"],
-            bounds={"x": (0, 1), "n": (0, 5)},
-            private_keys=" GROUP BY " in text,
-        )
+        asked = {
+            "source": {"t": ROWS, "p": PUBLIC},
+            "user": "u",
+            "public": ["p"],
+            "bounds": {"x": (0, 1), "n": (0, 5)},
+            "private_keys": " GROUP BY " in text,
+        }
+        compile_question(parse_question(text), asked)
     except InvalidInput:
         return False
     return True

@@ -25,11 +25,10 @@ from expost.analytics.sql_expressions import Translator
 from expost.analytics.sql_parser import (
     JoinedTable,
     SqlQuestion,
-    column_names,
     parsed_expression,
     refused,
 )
-from expost.analytics.sql_tables import Scope, Tables, beside, one_table, sides_of
+from expost.analytics.sql_tables import PrivateTable, Scope, Tables, beside, one_table, sides_of
 from expost.errors import InvalidInput
 from expost.files import is_database
 from expost.rationals import count_of
@@ -94,20 +93,21 @@ def join_private(
     tables: Tables,
     translator: Translator,
     wanted: set[str],
-    private: tuple[Any, str | None, Any],
-    *,
-    sql: str,
+    private: PrivateTable,
     persons: tuple[str, str, int],
-    delimiter: str | None,
 ) -> None:
     """Join a private table on the person; ``persons``: both columns, and the cap of this table."""
     outer_person, column, most = persons
-    opened = _opened(join, tables, private, [*column_names(sql), column], delimiter)
+    opened = _opened(join, tables, private, column)
     exact = [name for name in opened.columns if name == column]
     known = exact or [name for name in opened.columns if name.lower() == column.lower()]
     if len(known) != 1:
         raise InvalidInput("private", join.name, columns_words(list(opened.columns), column))
-    engine, collated, wanted = translator.engine, may_collate(private[0]), {*wanted, column.lower()}
+    engine, collated, wanted = (
+        translator.engine,
+        may_collate(private.data),
+        {*wanted, column.lower()},
+    )
     for name in opened.columns:
         if name.lower() in wanted:
             check_column(opened, "query", name, engine)
@@ -143,27 +143,25 @@ def join_private(
     _check_one_engine(scope.table, join)
 
 
-def _opened(
-    join: JoinedTable,
-    tables: Tables,
-    private: tuple[Any, str | None, Any],
-    used: list[str],
-    delimiter: str | None,
-) -> Any:
+def _opened(join: JoinedTable, tables: Tables, private: PrivateTable, column: str) -> Any:
     """The private table of a JOIN; its rows stay where they are."""
     data, name = tables.find(join.name)
-    own, own_name, opened = private
-    if one_table((data, name), (own, own_name)):
+    if one_table((data, name), private[:2]):
         raise refused(f"JOIN {join.name}", "its source is that of the other table")
-    if may_collate(data) != may_collate(own):
+    if may_collate(data) != may_collate(private.data):
         raise _apart(join)
     if (near := beside((data, name), private)) is not None:
         return require_rowwise(near)
     if not isinstance(data, (str, Path)):
         return as_table(data, ())
-    files = all(isinstance(part, (str, Path)) and not is_database(part) for part in (data, own))
+    both = (data, private.data)
+    files = all(isinstance(part, (str, Path)) and not is_database(part) for part in both)
     return open_source(
-        data, name, delimiter=delimiter, columns=used, beside=opened if files else None
+        data,
+        name,
+        delimiter=private.delimiter,
+        columns=[*private.used, column],
+        beside=private.table if files else None,
     )
 
 

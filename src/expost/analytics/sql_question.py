@@ -97,29 +97,20 @@ class CompiledQuestion:
     joined_rows: Mapping[str, int] = field(default_factory=dict)  # of a person, by private table
 
 
-def compile_question(
-    question: SqlQuestion,
-    source: Any,
-    *,
-    delimiter: str | None = None,
-    user: str | None,
-    public: Sequence[str] = (),
-    private: Mapping[str, int] | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
-    keys: Any = None,
-    private_keys: bool = False,
-) -> CompiledQuestion:
-    """Open the tables and write the rows of each part; reads no private row."""
+def compile_question(question: SqlQuestion, asked: Mapping[str, Any]) -> CompiledQuestion:
+    """Open the tables of a request and write the rows of each part; reads no private row."""
+    user, keys, private_keys = asked.get("user"), asked.get("keys"), bool(asked.get("private_keys"))
     if user is None:
         raise InvalidInput("user", None, "name the column of the person")
     wanted = {name.lower() for name in column_names(question.sql)}
     wanted |= {bare_name(side) for join in question.joins for pair in join.on for side in pair}
-    tables, scope = Tables(source), Scope()
-    named = {name.lower() for name in public}
-    caps = private_caps(question, private or {}, named)
+    tables, scope = Tables(asked.get("source")), Scope()
+    named = {name.lower() for name in asked.get("public", ())}
+    caps = private_caps(question, asked.get("private") or {}, named)
     check_roles(question, named, caps)
     data, table_name = tables.find(question.table)
-    opened = open_private((data, table_name, delimiter), question.sql, user)
+    private = open_private(data, table_name, asked.get("delimiter"), question.sql, user)
+    opened = private.table
     user = check_user(opened, user, question)
     wanted.add(user.lower())
     engine, collated = engine_of(opened), may_collate(data)
@@ -130,14 +121,13 @@ def compile_question(
     person = scope.name_of(question.alias, user)
     if caps:
         cap_private(scope, person, caps[question.table.lower()][1], engine, collated)
-    limits = {name.lower(): _pair(name, ends) for name, ends in (bounds or {}).items()}
+    limits = {name.lower(): _pair(name, ends) for name, ends in (asked.get("bounds") or {}).items()}
     translator = Translator(scope.column, engine, bounds=limits, collated=collated)
     for join in question.joins:
-        to = (scope, join, tables, translator, wanted, (data, table_name, opened))
+        to = (scope, join, tables, translator, wanted, private)
         column, most = caps.get(join.name.lower(), ("", 0))
         if most:
-            persons = (person, column or user, most)
-            join_private(*to, sql=question.sql, persons=persons, delimiter=delimiter)
+            join_private(*to, (person, column or user, most))
         else:
             join_public(*to)
     base = scope.table

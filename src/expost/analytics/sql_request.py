@@ -183,17 +183,7 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
         raise InvalidInput("epsilon", None, "it is required: pass a positive number")
     text = question if isinstance(question, str) else text_of_expression(question, asked)
     parsed = parse_question(text)
-    compiled = compile_question(
-        parsed,
-        asked.get("source"),
-        delimiter=asked.get("delimiter"),
-        user=asked.get("user"),
-        public=asked.get("public", ()),
-        private=asked.get("private"),
-        bounds=asked.get("bounds"),
-        keys=asked.get("keys"),
-        private_keys=bool(asked.get("private_keys")),
-    )
+    compiled = compile_question(parsed, asked)
     if len(compiled.parts) > _MOST_PARTS:
         raise InvalidInput(
             "query", len(compiled.parts), f"ask for at most {_MOST_PARTS} aggregates"

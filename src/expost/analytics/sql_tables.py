@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from expost.analytics.sql_expressions import Translator
 from expost.analytics.sql_parser import (
@@ -164,13 +164,26 @@ def check_roles(question: SqlQuestion, public: set[str], private: Collection[str
             )
 
 
-def open_private(location: tuple[Any, str | None, str | None], sql: str, user: str) -> Any:
-    """The private table (source, name, delimiter); only columns that are mentioned are read."""
-    data, table, delimiter = location
+class PrivateTable(NamedTuple):
+    """The table of FROM: its source, its name there, how files are read, and itself."""
+
+    data: Any
+    name: str | None
+    delimiter: str | None
+    used: list[str]  # columns that are mentioned: others are not read
+    table: Any
+
+
+def open_private(
+    data: Any, name: str | None, delimiter: str | None, sql: str, user: str
+) -> PrivateTable:
+    """Return the private table; only columns that are mentioned are read."""
     used = list(dict.fromkeys([*column_names(sql), user.rpartition(".")[2]]))
     if isinstance(data, (str, Path)):
-        return open_source(data, table, delimiter=delimiter, columns=used)
-    return as_table(data, ())
+        table = open_source(data, name, delimiter=delimiter, columns=used)
+    else:
+        table = as_table(data, ())
+    return PrivateTable(data, name, delimiter, used, table)
 
 
 def check_user(private: Any, user: str, question: SqlQuestion) -> str:
@@ -191,7 +204,7 @@ def join_public(
     tables: Tables,
     translator: Translator,
     wanted: set[str],
-    private: tuple[Any, str | None, Any],
+    private: PrivateTable,
 ) -> None:
     """Join a public table on columns that are unique in it."""
     public = _public_table(join, tables, wanted, private)
@@ -216,7 +229,7 @@ def join_public(
 
 
 def _public_table(
-    join: JoinedTable, tables: Tables, wanted: set[str], private: tuple[Any, str | None, Any]
+    join: JoinedTable, tables: Tables, wanted: set[str], private: PrivateTable
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
     data, name = tables.find(join.name)
@@ -283,10 +296,12 @@ def _is_local(table: Any) -> bool:
     return bool(table.op().find(ops.InMemoryTable))
 
 
-def beside(other: tuple[Any, str | None], private: tuple[Any, str | None, Any]) -> Any:
+def beside(other: tuple[Any, str | None], private: PrivateTable) -> Any:
     """Return a table of the private one's database, on its connection; None if it is elsewhere."""
-    (data, name), (own, own_name, opened) = other, private
-    if not isinstance(data, str) or data != own or own_name is None or _is_local(opened):
+    (data, name), opened = other, private.table
+    if not isinstance(data, str) or data != private.data or private.name is None:
+        return None
+    if _is_local(opened):
         return None
     schema, _, bare = (name or "").rpartition(".")
     backend = opened.get_backend()
