@@ -335,9 +335,9 @@ class ModuleSums(ClippedSums):
         If the module raises, the rows are tried in halves: a row on which it raises alone adds
         nothing. Whether a training fails must not depend on a row.
         """
-        size, all_of_them = max(_FEWEST, len(rows)), torch.ones(len(rows), dtype=torch.float64)
-        given = (_filled(numbers, size) for numbers in (self.X[rows], self.y[rows], all_of_them))
-        if not self._add_pass(values, *given, clip, grid, sums, model) and len(rows) > 1:
+        size, ones = max(_FEWEST, len(rows)), torch.ones(len(rows), dtype=torch.float64)
+        X, y, taken = (_filled(given, size) for given in (self.X[rows], self.y[rows], ones))
+        if not self._add_pass(values, X, y, taken, clip, grid, sums, model) and len(rows) > 1:
             for some in torch.tensor_split(rows, 2):
                 self._add_steps(values, model, some, clip, grid, sums)
 
