@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from expost.errors import InvalidInput, import_extra
+from expost.errors import InvalidInput, MissingExtra
 from expost.rationals import charge_text
 
 __all__ = [
@@ -257,7 +257,11 @@ def draw_facts(facts: Any, path: Path) -> None:
 @contextmanager
 def house_style() -> Iterator[None]:
     """Apply the style of the package, and nothing of the user's, until the end of the block."""
-    with import_extra("matplotlib.style", "matplotlib", "plot").context(["default", _STYLE]):
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot") from None
+    with style.context(["default", _STYLE]):
         yield
 
 
