@@ -360,7 +360,7 @@ def test_rows_that_do_not_fit_a_model() -> None:
     assert plain.classes is None
     with pytest.raises(InvalidInput, match="columns"):
         plain.predict([[1.0]])
-    with pytest.raises(InvalidInput, match="regression"):
+    with pytest.raises(InvalidInput, match="no classes"):
         plain.predict_proba([[1.0, 0.0]])
 
 
