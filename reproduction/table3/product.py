@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array, Floats
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
@@ -35,7 +35,7 @@ from expost.tuning.plan.strategies import list_strategies
 from expost.tuning.request.settings import GoalSettings, ModelSettings
 from expost.tuning.request.tune_request import MAX_EPSILON
 from expost.tuning.rows.job_rows import held_out
-from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import (
     MOMENTS,

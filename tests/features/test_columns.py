@@ -9,8 +9,8 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.features import Columns, EncodedColumns, Features
-from expost.features.columns import Column, signed_logarithm
-from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.features.columns import Column, TableSchema, signed_logarithm
+from expost.tuning.rows.table_schema import features_for
 
 
 def values(features: Features, X: Any) -> Any:

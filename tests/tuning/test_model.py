@@ -9,11 +9,11 @@ import pytest
 
 import expost
 from expost.errors import InvalidInput
+from expost.features.columns import TableSchema
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import Model, load_model
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.request.factories import factory_of
-from expost.tuning.rows.table_schema import TableSchema
 from tests.tuning.jobs import clouds, job
 
 UNIT = TableSchema.plain(((0.0, 1.0),), 2, 2)
@@ -360,7 +360,7 @@ def test_rows_that_do_not_fit_a_model() -> None:
     assert plain.classes is None
     with pytest.raises(InvalidInput, match="columns"):
         plain.predict([[1.0]])
-    with pytest.raises(InvalidInput, match="regression"):
+    with pytest.raises(InvalidInput, match="no classes"):
         plain.predict_proba([[1.0, 0.0]])
 
 

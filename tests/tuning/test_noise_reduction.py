@@ -17,14 +17,14 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.noise_path import NoisePath, PathLevel
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import Score
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import (
     MOMENTS,

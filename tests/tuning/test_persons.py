@@ -23,6 +23,7 @@ from expost.cli.main import main
 from expost.errors import InvalidInput
 from expost.randomness.source import KeyedRandomness, RunKey, SimulationRandomness
 from expost.selection.held_out import SHARES
+from expost.tables.cells import mixed_words
 from expost.training.progressive import LinearTraining, TrainingRows
 from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.plan.strategies import price_job
@@ -36,7 +37,6 @@ from expost.tuning.rows.persons import (
     name_words,
     person_codes,
 )
-from expost.tuning.rows.table_schema import mixed_words
 
 PERSONS = 300
 FACTS: dict[str, Any] = {"feature_bounds": [0, 1], "classes": 2, "at_least": 0.7}

@@ -16,6 +16,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
+from expost.features.columns import TableSchema
 from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import Configuration
@@ -24,7 +25,6 @@ from expost.tuning.model.scoring import Score
 from expost.tuning.plan import rehearsal
 from expost.tuning.plan.rehearsal import Pace, measure
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.table_schema import TableSchema
 from expost.tuning.runs.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job
 

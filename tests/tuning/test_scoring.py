@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from expost.features.columns import TableSchema
 from expost.mechanisms.discrete_noise import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import SimulationRandomness
@@ -15,7 +16,6 @@ from expost.tuning.model import scoring
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import Score, free_rho, with_scoring
 from expost.tuning.request.settings import GoalSettings, read_settings
-from expost.tuning.rows.table_schema import TableSchema
 from expost.tuning.runs.candidates import Hooks, TrainAndScore, make_candidates
 from tests.tuning.jobs import job
 

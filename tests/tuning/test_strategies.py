@@ -14,7 +14,7 @@ import pytest
 import expost
 from expost.errors import InvalidInput
 from expost.features import OrientedGradients
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.above_threshold import PlannedAttempt, PlannedPath
@@ -24,7 +24,7 @@ from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.plan.strategies import SHARE, linear_recipe, share_of, strategies_of
 from expost.tuning.request.settings import read_settings
-from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.path_training import MOMENTS, PROGRESSIVE, Places
 from tests.tuning.test_noise_reduction import blobs, job
 

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expost.errors import InvalidInput
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.tables.cells import class_numbers, day_numbers, label_text, numbers, truth_values
 from expost.tuning.request.defaults import missing_facts
 from expost.tuning.request.settings import DataSettings, read_settings
 from expost.tuning.rows.job_rows import load_rows
-from expost.tuning.rows.table_schema import TableSchema
 from tests.tuning.jobs import TOML, job
 
 FACTS: dict[str, Any] = {

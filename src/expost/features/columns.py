@@ -1,6 +1,9 @@
 """Features of the columns of a table: numbers, categories, truth values, dates and text.
 
-A :class:`Column` holds the public facts about one column and turns cells into numbers in [0, 1].
+A :class:`Column` holds the public facts about one column and turns cells into numbers in [0, 1]; a
+:class:`TableSchema` does so with a table, and knows its target. A model keeps its schema, so that
+new rows are encoded as in training. Encoding is row by row and total: a row with a value that is
+missing or cannot be read, and for which no public fill value is given, is NaN in every number.
 :class:`EncodedColumns` makes features of such numbers. :class:`Columns` does both, so that what it
 makes of a table is what ``expost.tune`` makes of it.
 
@@ -15,7 +18,7 @@ Tests: ``tests/features/test_columns.py``, ``tests/tuning/test_table_schema.py``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -31,6 +34,7 @@ from expost.features.feature_map import Cells, Features, is_real, number_block, 
 from expost.features.text import HashedText
 from expost.tables.cells import (
     Label,
+    class_numbers,
     day_numbers,
     frame_of,
     label_indices,
@@ -39,6 +43,7 @@ from expost.tables.cells import (
     truth_values,
 )
 
+Bounds = tuple[tuple[float, float], ...]
 INDICATOR = "indicator"
 """The fill of a column whose missing values get a number of their own."""
 
@@ -121,6 +126,128 @@ class Column:
 
 
 _PLAIN = Column()
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Public facts about the columns and the target of a table."""
+
+    columns: tuple[Column, ...]
+    classes: int | tuple[Label, ...] | None = None
+    target_bounds: tuple[float, float] | None = None
+    integers: bool = False
+
+    @classmethod
+    def plain(
+        cls,
+        bounds: Bounds,
+        width: int,
+        classes: int | tuple[Label, ...] | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        integers: bool = False,
+    ) -> TableSchema:
+        """Return the schema of an array of ``width`` numbers per row."""
+        if len(bounds) not in (1, width):
+            raise InvalidInput(
+                "data.feature_bounds",
+                f"{len(bounds)} pairs",
+                f"give one pair for all features, or one pair for each of {width} features",
+            )
+        pairs = bounds * width if len(bounds) == 1 else bounds
+        columns = tuple(Column(low=float(low), high=float(high)) for low, high in pairs)
+        return cls(columns, classes, target_bounds, integers)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the features, in order; None for arrays."""
+        names = tuple(column.name for column in self.columns if column.name is not None)
+        return names if len(names) == len(self.columns) else None
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def class_count(self) -> int | None:
+        """Number of classes; None for a regression."""
+        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+
+    def encode(self, cells: Array | Sequence[Array]) -> Array:
+        """Return rows as numbers, NaN in all of a row that cannot be used."""
+        block = isinstance(cells, np.ndarray)
+        plain = all(column.width == 1 and column.fill is None for column in self.columns)
+        fast = block and (self.integers or cells.dtype.kind in "biuf")  # type: ignore[union-attr]
+        if fast and plain:
+            low, high = (np.array([vars(column)[end] for column in self.columns]) for end in _ENDS)
+            values = numbers(cells)  # type: ignore[arg-type]
+            if self.integers:
+                return _usable(np.clip(np.round(values), np.ceil(low), np.floor(high)))
+            np.clip(values, low, high, out=values)
+            values -= low
+            values /= high - low
+            return _usable(values)
+        given = list(cells.T) if block else list(cells)  # type: ignore[union-attr]
+        parts = [column.encode(part) for column, part in zip(self.columns, given, strict=True)]
+        return _usable(np.ascontiguousarray(np.concatenate(parts, axis=1)))
+
+    def targets(self, cells: Array) -> Array:
+        """Return class numbers, or targets scaled to [0, 1]; NaN where a target cannot be used."""
+        if self.target_bounds is None:
+            return class_numbers(cells, self.classes or 0)
+        low, high = self.target_bounds
+        return np.asarray((np.clip(numbers(cells), low, high) - low) / (high - low))
+
+    def labels(self, indices: Array) -> Array:
+        """Return the user's labels for class numbers."""
+        if not isinstance(self.classes, tuple):
+            return indices
+        if len({type(label) for label in self.classes}) == 1:
+            return np.array(self.classes)[indices]
+        mixed = np.empty(len(self.classes), dtype=object)
+        mixed[:] = self.classes
+        return np.asarray(mixed[indices])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a form that JSON can hold; :meth:`from_dict` reads it back."""
+        runs: list[list[Any]] = []  # equal columns of an array are written once
+        for column in self.columns:
+            if runs and runs[-1][1] == column:
+                runs[-1][0] += 1
+            else:
+                runs.append([1, column])
+        return {
+            "columns": [[count, column.as_dict()] for count, column in runs],
+            "classes": list(self.classes) if isinstance(self.classes, tuple) else self.classes,
+            "target_bounds": self.target_bounds,
+            "integers": self.integers,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> TableSchema:
+        """Return the schema that :meth:`as_dict` wrote."""
+        columns: list[Column] = []
+        for count, facts in record["columns"]:
+            column = Column(**{**facts, "categories": tuple(facts.get("categories", ()))})
+            columns += [column] * count
+        classes, bounds = record["classes"], record["target_bounds"]
+        return cls(
+            tuple(columns),
+            tuple(classes) if isinstance(classes, list) else classes,
+            None if bounds is None else (bounds[0], bounds[1]),
+            record["integers"],
+        )
+
+
+_ENDS = ("low", "high")
+
+
+def _usable(rows: Array) -> Array:
+    """Return the rows with NaN everywhere in those that have a NaN."""
+    broken = np.isnan(rows).any(axis=1)
+    if broken.any():
+        rows[broken] = np.nan
+    return rows
 
 
 def fill_number(kind: str, fill: Any) -> float:

@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.features import Features
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.privacy.charges import warn_if_weak
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
@@ -45,7 +45,6 @@ from expost.sklearn._rows import (
 from expost.training.configuration import Configuration
 from expost.training.fleet import resolved
 from expost.tuning.model.released_model import Model, Recipe
-from expost.tuning.rows.table_schema import TableSchema
 from expost.tuning.runs.candidates import fleet
 
 

@@ -23,6 +23,7 @@ from sklearn.utils import _safe_indexing
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
+from expost.features.columns import TableSchema
 from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
@@ -46,7 +47,7 @@ from expost.tuning.request.metrics import LABELS, PROBABILITIES, Metric, PublicF
 from expost.tuning.request.settings import GoalSettings, Setting, Settings
 from expost.tuning.rows.job_rows import JobRows, split_persons, split_places, with_empty_places
 from expost.tuning.rows.persons import PersonRows, given_persons, person_codes
-from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import Finish
 

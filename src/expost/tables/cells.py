@@ -28,6 +28,7 @@ from datetime import date, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
@@ -354,3 +355,14 @@ def _per_cell(cells: Array, function: Callable[[Any], Any]) -> Array:
             except Exception:  # cells of data frames may be objects of any type
                 values.append(math.nan)
     return np.array(values, dtype=np.float64)
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
+
+
+def mixed_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the words mixed as by SplitMix64: they look random, the same everywhere."""
+    words = words + GOLDEN
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(words ^ (words >> np.uint64(31)))

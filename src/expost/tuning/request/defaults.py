@@ -47,11 +47,11 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.facts.facts_file import toml_key, toml_value
 from expost.features import Features
-from expost.features.columns import Column
+from expost.features.columns import Column, TableSchema
 from expost.files import is_database
 from expost.tables.cells import frame_of
 from expost.tuning.request.metrics import OWN_METRICS, REGRESSION_METRICS
-from expost.tuning.request.setting_kinds import is_number
+from expost.tuning.request.setting_kinds import is_number, public_choice
 from expost.tuning.request.settings import NO_TARGET, DataSettings
 from expost.tuning.request.tune_request import (
     GOALS,
@@ -67,7 +67,7 @@ from expost.tuning.request.tune_request import (
 )
 from expost.tuning.rows.job_tables import Table, count_places
 from expost.tuning.rows.persons import given_persons, person_codes
-from expost.tuning.rows.table_schema import TableSchema, find_column, public_choice
+from expost.tuning.rows.table_schema import find_column
 
 DATA_FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".npz")
 """Endings of files of rows."""

@@ -15,10 +15,11 @@ from datetime import date, datetime
 from typing import Any
 
 from expost.errors import InvalidInput
+from expost.features import Features
 from expost.features.pictures import picture_shape
 from expost.selection.candidate import MOST_REPEATS
 from expost.tables.cells import label_text
-from expost.tuning.rows.table_schema import CHOICES, is_choice, public_choice
+from expost.tuning.rows.table_schema import CHOICES, Choice, is_choice
 
 _NUMBER = {"type": "number"}
 _MOST_LEVELS = 1000
@@ -71,6 +72,11 @@ def is_pair(pair: Any) -> bool:
     if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(is_number, pair))):
         return False
     return 0 < float(pair[1]) - float(pair[0]) < math.inf
+
+
+def public_choice(choice: Choice | None) -> Any:
+    """Return a choice as a certificate states it: its name, or its record."""
+    return choice.as_dict() if isinstance(choice, Features) else choice
 
 
 def _need(fits: bool) -> None:

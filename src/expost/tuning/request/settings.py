@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.features.columns import INDICATOR, fill_number
+from expost.features.columns import INDICATOR, Bounds, fill_number
 from expost.files import is_database
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.tables.cells import Label
@@ -34,7 +34,7 @@ from expost.tuning.request.metrics import (
     make_metric,
     metric_class,
 )
-from expost.tuning.request.setting_kinds import is_number, iso_day
+from expost.tuning.request.setting_kinds import is_number, iso_day, public_choice
 from expost.tuning.request.tune_request import (
     GOALS,
     LINEAR,
@@ -47,7 +47,7 @@ from expost.tuning.request.tune_request import (
     default_holdout,
     usual_training,
 )
-from expost.tuning.rows.table_schema import Bounds, Choice, public_choice
+from expost.tuning.rows.table_schema import Choice
 
 AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights", "feature_maps")

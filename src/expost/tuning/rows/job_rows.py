@@ -17,7 +17,7 @@ for their mixture (the divergences used are jointly quasi-convex, and the ex-pos
 linear in the two laws). All numbers that anything released depends on (sampling rate, steps,
 divisors) are computed from ``data.rows``: round((1 − h)·rows) for training, the rest for scoring.
 
-Every row is allowed. A row that cannot be encoded (:mod:`expost.tuning.rows.table_schema`), or
+Every row is allowed. A row that cannot be encoded (:mod:`expost.features.columns`), or
 whose target is outside the public classes, becomes an empty place: it has features 0 and the target
 NaN, adds nothing to a training, and counts as half right in private scoring (at half of the largest
 loss in a regression), or as wrong with noise reduction. So no error here depends on a value in a
@@ -46,8 +46,10 @@ import numpy.typing as npt
 
 from expost.arrays import Array, Integers
 from expost.errors import InvalidInput
+from expost.features.columns import Bounds, TableSchema
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.source import SEED_BYTES, KeyedRandomness, Randomness
+from expost.tables.cells import GOLDEN, mixed_words
 from expost.tables.sources import CopiedTable, copied_rows
 from expost.tuning.request.defaults import schema_of
 from expost.tuning.request.settings import NO_TARGET, DataSettings
@@ -65,7 +67,6 @@ from expost.tuning.rows.job_tables import (
     whole_table,
 )
 from expost.tuning.rows.persons import PersonRows, in_slots
-from expost.tuning.rows.table_schema import GOLDEN, Bounds, TableSchema, mixed_words
 
 _BATCH = 2**16  # rows that are read together
 PIECE = 2**12

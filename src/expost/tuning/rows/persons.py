@@ -43,8 +43,7 @@ from expost.arrays import Array, Integers
 from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
 from expost.selection.held_out import SHARES
-from expost.tables.cells import flat, label_text
-from expost.tuning.rows.table_schema import mixed_words
+from expost.tables.cells import flat, label_text, mixed_words
 
 Words = npt.NDArray[np.uint64]
 

@@ -1,13 +1,6 @@
-"""What is publicly known about the columns of a table, and how rows become features.
+"""How a job finds its columns, and which features its encoded rows get.
 
-A :class:`TableSchema` is made of public facts only: names, bounds, categories, dates, fill values
-and classes. A model keeps it, so that new rows are encoded as in training.
-
-Encoding is row by row and total. A row with a value that is missing or cannot be read, and for
-which no public fill value is given, is unusable: all its numbers are NaN. No row changes the
-encoding of another one.
-
-**Features.** ``model.features``, and each entry of ``search.features``, is ``"auto"``, ``"plain"``
+``model.features``, and each entry of ``search.features``, is ``"auto"``, ``"plain"``
 (numbers scaled to ±1 and nothing else), features that take encoded rows, or their record
 (:func:`expost.features.features_from_dict`); a job may name functions in it, as it may name the
 code of its model. With "auto", pictures (``data.shape``, or rows that are arrays of that shape)
@@ -22,150 +15,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
 from expost.features import EncodedColumns, Features, OrientedGradients, features_from_dict
 from expost.features.choice import function_names
-from expost.features.columns import BINS, Column, numbers_among
+from expost.features.columns import BINS, TableSchema, numbers_among
 from expost.features.pictures import picture_shape
 from expost.selection.held_out import SHARES
-from expost.tables.cells import Label, class_numbers, numbers
 from expost.training.lattice_rows import rounded_rows
 from expost.tuning.request.factories import FeatureFunction
-
-Bounds = tuple[tuple[float, float], ...]
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64
-
-
-@dataclass(frozen=True)
-class TableSchema:
-    """Public facts about the columns and the target of a table."""
-
-    columns: tuple[Column, ...]
-    classes: int | tuple[Label, ...] | None = None
-    target_bounds: tuple[float, float] | None = None
-    integers: bool = False
-
-    @classmethod
-    def plain(
-        cls,
-        bounds: Bounds,
-        width: int,
-        classes: int | tuple[Label, ...] | None = None,
-        target_bounds: tuple[float, float] | None = None,
-        integers: bool = False,
-    ) -> TableSchema:
-        """Return the schema of an array of ``width`` numbers per row."""
-        if len(bounds) not in (1, width):
-            raise InvalidInput(
-                "data.feature_bounds",
-                f"{len(bounds)} pairs",
-                f"give one pair for all features, or one pair for each of {width} features",
-            )
-        pairs = bounds * width if len(bounds) == 1 else bounds
-        columns = tuple(Column(low=float(low), high=float(high)) for low, high in pairs)
-        return cls(columns, classes, target_bounds, integers)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """Names of the features, in order; None for arrays."""
-        names = tuple(column.name for column in self.columns if column.name is not None)
-        return names if len(names) == len(self.columns) else None
-
-    @property
-    def width(self) -> int:
-        """How many numbers a row becomes."""
-        return sum(column.width for column in self.columns)
-
-    @property
-    def class_count(self) -> int | None:
-        """Number of classes; None for a regression."""
-        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
-
-    def encode(self, cells: Array | Sequence[Array]) -> Array:
-        """Return rows as numbers, NaN in all of a row that cannot be used."""
-        block = isinstance(cells, np.ndarray)
-        plain = all(column.width == 1 and column.fill is None for column in self.columns)
-        fast = block and (self.integers or cells.dtype.kind in "biuf")  # type: ignore[union-attr]
-        if fast and plain:
-            low, high = (np.array([vars(column)[end] for column in self.columns]) for end in _ENDS)
-            values = numbers(cells)  # type: ignore[arg-type]
-            if self.integers:
-                return _usable(np.clip(np.round(values), np.ceil(low), np.floor(high)))
-            np.clip(values, low, high, out=values)
-            values -= low
-            values /= high - low
-            return _usable(values)
-        given = list(cells.T) if block else list(cells)  # type: ignore[union-attr]
-        parts = [column.encode(part) for column, part in zip(self.columns, given, strict=True)]
-        return _usable(np.ascontiguousarray(np.concatenate(parts, axis=1)))
-
-    def targets(self, cells: Array) -> Array:
-        """Return class numbers, or targets scaled to [0, 1]; NaN where a target cannot be used."""
-        if self.target_bounds is None:
-            return class_numbers(cells, self.classes or 0)
-        low, high = self.target_bounds
-        return np.asarray((np.clip(numbers(cells), low, high) - low) / (high - low))
-
-    def labels(self, indices: Array) -> Array:
-        """Return the user's labels for class numbers."""
-        if not isinstance(self.classes, tuple):
-            return indices
-        if len({type(label) for label in self.classes}) == 1:
-            return np.array(self.classes)[indices]
-        mixed = np.empty(len(self.classes), dtype=object)
-        mixed[:] = self.classes
-        return np.asarray(mixed[indices])
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a form that JSON can hold; :meth:`from_dict` reads it back."""
-        runs: list[list[Any]] = []  # equal columns of an array are written once
-        for column in self.columns:
-            if runs and runs[-1][1] == column:
-                runs[-1][0] += 1
-            else:
-                runs.append([1, column])
-        return {
-            "columns": [[count, column.as_dict()] for count, column in runs],
-            "classes": list(self.classes) if isinstance(self.classes, tuple) else self.classes,
-            "target_bounds": self.target_bounds,
-            "integers": self.integers,
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> TableSchema:
-        """Return the schema that :meth:`as_dict` wrote."""
-        columns: list[Column] = []
-        for count, facts in record["columns"]:
-            column = Column(**{**facts, "categories": tuple(facts.get("categories", ()))})
-            columns += [column] * count
-        classes, bounds = record["classes"], record["target_bounds"]
-        return cls(
-            tuple(columns),
-            tuple(classes) if isinstance(classes, list) else classes,
-            None if bounds is None else (bounds[0], bounds[1]),
-            record["integers"],
-        )
-
-
-_ENDS = ("low", "high")
-
-
-def _usable(rows: Array) -> Array:
-    """Return the rows with NaN everywhere in those that have a NaN."""
-    broken = np.isnan(rows).any(axis=1)
-    if broken.any():
-        rows[broken] = np.nan
-    return rows
 
 
 def find_column(wanted: str, names: Sequence[str], field: str, source: str) -> int:
@@ -197,11 +62,6 @@ _WIDE = 200  # arrays with at least so many numbers are usually sparse, or pixel
 def is_choice(value: object) -> bool:
     """Return whether a value is what a job may say about features."""
     return isinstance(value, (Mapping, Features)) or (isinstance(value, str) and value in CHOICES)
-
-
-def public_choice(choice: Choice | None) -> Any:
-    """Return a choice as a certificate states it: its name, or its record."""
-    return choice.as_dict() if isinstance(choice, Features) else choice
 
 
 def features_for(
@@ -303,11 +163,3 @@ def with_shares(data: Any, rows: Array) -> Any:
     """Return training rows with their targets and, if they belong to persons, their shares."""
     targets, shares = np.asarray(data["y"], dtype=np.float64), data.get("shares")
     return (rows, targets) if shares is None else (rows, targets, shares / SHARES)
-
-
-def mixed_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the words mixed as by SplitMix64: they look random, the same everywhere."""
-    words = words + GOLDEN
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(words ^ (words >> np.uint64(31)))
