@@ -5,9 +5,10 @@ written once in a minute or two).
 
     python -m benchmarks.counting --rows 10000000      CPU seconds and memory of whole questions
 
-runs ``expost.count`` and ``expost.sum`` with a cap of groups, and the same caps in bare SQL, each in
-a process of its own, and prints the CPU seconds that the question takes (imports left out) and the
-largest memory of the process.
+runs ``expost.count`` and ``expost.sum`` with a cap of groups, and the same caps in bare SQL, each
+in a process of its own. It prints the CPU seconds of the question (without imports) and the largest
+memory of the process. The sum also chooses the amount per user, for which it reads the table once
+more; bare SQL has it given.
 """
 
 from __future__ import annotations

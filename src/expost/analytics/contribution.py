@@ -18,8 +18,9 @@ Each user has one number: the groups they are in, or the most rows (or the large
 sign) that they have in one group. The exponential
 mechanism looks for the least cap that at most a share q of all users is above: its quality is
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
-a user changes either term by at most 1, so choosing c with a probability proportional to e^{−η(best − quality)/2} is
-η-DP, and η²/8-zCDP (bounded range). Coins are exact.
+a user changes either term by at most 1, so choosing c with a probability proportional to
+e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). The draw is exact
+(:class:`ExponentialLaw`).
 
 **What the caps remove** (:func:`removed_share`). Per user: pairs (users), rows, the amount Σ|v| of
 all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
