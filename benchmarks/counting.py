@@ -2,11 +2,23 @@
 
 The file holds 10^7 (user, group) pairs. With EXPOST_BENCH_LARGE=1 it holds 10^8 (about 1 GB,
 written once in a minute or two).
+
+    python -m benchmarks.counting --rows 10000000      CPU seconds and memory of whole questions
+
+runs ``expost.count`` and ``expost.sum`` with a cap of groups, and the same caps in bare SQL, each
+in a process of its own. It prints the CPU seconds of the question (without imports) and the largest
+memory of the process. The sum also chooses the amount per user, for which it reads the table once
+more; bare SQL has it given.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +31,7 @@ from expost.tables.sources import open_source
 
 GROUPS = 10_000
 PAIRS_PER_USER = 8
+LISTED, MOST = 1000, 5  # groups that are asked for, and the cap of groups per user
 
 
 def rows() -> Iterator[Row]:
@@ -39,7 +52,8 @@ def make_pairs(path: Path, pairs: int) -> None:
             SELECT hash(range) % {users} AS u,
                 'group ' || CAST(
                     floor({GROUPS} * pow(hash(range + {pairs}) / 1.8446744073709552e19, 4))
-                AS INTEGER) AS g
+                AS INTEGER) AS g,
+                (hash(range + 3 * {pairs}) % 50000) / 100.0 AS v
             FROM range({pairs})
         ) TO '{path}' (FORMAT parquet)"""
     )
@@ -90,3 +104,64 @@ def capped(path: Path, pairs: int, most: int = 5) -> Row:
     )
     what = f"expost count with a cap of {most} groups per user, {pairs:.0e} pairs"
     return Row(what, ours, "bare SQL with the same cap", theirs, "≥ 0.67× (at most 1.5× the time)")
+
+
+def bare_sql(path: Path, kind: str) -> str:
+    """The question in bare SQL, with the same groups and the same cap of groups per user."""
+    keys = ", ".join(f"'group {number}'" for number in range(LISTED))
+    value = "1" if kind == "count" else "least(sum(greatest(0, least(500, v))), 500)"
+    return f"""
+        SELECT g, sum(value) FROM (
+            SELECT g, value, row_number() OVER (
+                PARTITION BY u ORDER BY hash('salt' || u::VARCHAR || g), g
+            ) AS rank FROM (
+                SELECT u, g, {value} AS value FROM read_parquet('{path}')
+                WHERE g IN ({keys}) GROUP BY u, g
+            )
+        ) WHERE rank <= {MOST} GROUP BY g"""
+
+
+def ask(path: Path, kind: str, method: str) -> dict[str, float]:
+    """Ask one question in this process: its CPU seconds, and the largest memory in megabytes."""
+    import ibis  # noqa: F401 - imports are not part of the question
+
+    import expost
+
+    keys = [f"group {number}" for number in range(LISTED)]
+    asked = {"by": "g", "user": "u", "keys": keys, "epsilon": 2, "max_groups_per_user": MOST}
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    if method == "bare SQL":
+        duckdb.connect().execute(bare_sql(path, kind)).fetchall()
+    elif kind == "count":
+        expost.count(path, **asked)
+    else:
+        expost.sum(path, "v", bounds=(0, 500), **asked)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"cpu_seconds": round(cpu, 2), "peak_megabytes": round(after.ru_maxrss / 1024)}
+
+
+def main() -> None:
+    """Measure whole questions, each in a process of its own; print JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.counting")
+    parser.add_argument("--rows", type=int, default=10**7)
+    parser.add_argument("--ask", nargs=3, metavar=("FILE", "KIND", "METHOD"), help="one question")
+    arguments = parser.parse_args()
+    if arguments.ask:
+        path, kind, method = arguments.ask
+        print(json.dumps(ask(Path(path), kind, method)))
+        return
+    with tempfile.TemporaryDirectory(prefix="expost") as folder:
+        path = Path(folder) / "pairs.parquet"
+        make_pairs(path, arguments.rows)
+        rows = []
+        for kind in ("count", "sum"):
+            for method in ("expost", "bare SQL"):
+                command = [sys.executable, "-m", "benchmarks.counting", "--ask"]
+                told = subprocess.check_output([*command, str(path), kind, method], text=True)
+                rows.append({"kind": kind, "method": method, **json.loads(told)})
+    print(json.dumps({"rows_of_the_table": arguments.rows, "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -27,10 +27,10 @@ from expost.analytics.contribution import (
     choose_cap,
     measured,
     pair_columns,
-    removed_share,
     run_totals,
     totals,
 )
+from expost.analytics.pricing import removed_share
 from expost.tables.sources import as_table
 
 FALSE_ALARM = 1e-6

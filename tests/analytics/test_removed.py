@@ -19,7 +19,7 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import contribution, query
+from expost.analytics import contribution, pricing, query
 from expost.analytics.contribution import select
 from expost.analytics.request import check_request, completed, measure_of
 from expost.certificates.verify import verify_certificate
@@ -202,7 +202,7 @@ def test_the_share_covers_at_the_door(monkeypatch, kind, delta):
     request, missed, randomness = seen["asked"][0], 0, SimulationRandomness(11)
     price, law = request.cost_of_dropped(None), request.law
     for _ in range(runs):
-        told = contribution.removed_share(values, request.limit(None), price, law, 0.9, randomness)
+        told = pricing.removed_share(values, request.limit(None), price, law, 0.9, randomness)
         missed += not told["low"] <= share <= told["high"]
     assert missed <= stats.binom.isf(FALSE_ALARM, runs, 0.1)
 
@@ -245,7 +245,7 @@ def test_no_warning_from_noise_alone():
     warned = 0
     for seed in range(500):
         progress = query.Progress(most=1)
-        progress.dropped = {"of": "rows"} | contribution.removed_share(
+        progress.dropped = {"of": "rows"} | pricing.removed_share(
             values, 20, Fraction(1, 10), "laplace", 0.9, SimulationRandomness(seed)
         )
         warned += len(query.warnings_of_caps(request, progress))

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from expost import ApproxDP, PureDP, certificate_words, read_certificate
-from expost.analytics import contribution
+from expost.analytics import query
 from expost.budget.ledger import Ledger
 from tests.cli.counting import SIZES, count, expost, files
 
@@ -133,7 +133,7 @@ def test_a_vague_share_is_not_shown(count, monkeypatch, high, shown):
     """An interval from 0 % to 83 % says nothing and alarms."""
     share = {"estimate": 0.0, "low": 0.0, "high": high, "confidence": 0.9}
     monkeypatch.setattr(
-        contribution, "dropped_pairs", lambda values, limit, prices, *_: (share, prices[0])
+        query, "dropped_pairs", lambda values, limit, prices, *_: (share, prices[0])
     )
     text = words(count("--max-groups-per-user", 1, "--verbose").out)
     assert ("The cap dropped about 0.0% of (user, group) pairs (0.0% – " in text) == shown

@@ -18,10 +18,11 @@ Each user has one number: the groups they are in, or the most rows (or the large
 sign) that they have in one group. The exponential
 mechanism looks for the least cap that at most a share q of all users is above: its quality is
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
-a user changes either term by at most 1, so choosing c with a probability proportional to e^{−η(best − quality)/2} is
-η-DP, and η²/8-zCDP (bounded range). Coins are exact.
+a user changes either term by at most 1, so choosing c with a probability proportional to
+e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). The draw is exact
+(:class:`ExponentialLaw`).
 
-**What the caps remove** (:func:`removed_share`). Per user: pairs (users), rows, the amount Σ|v| of
+**What the caps remove** (``pricing``). Per user: pairs (users), rows, the amount Σ|v| of
 all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
 rows that are not kept (means). A user counts with at most ``limit``, in removed and in kept
 amounts; so exact noise for that sensitivity makes both private. Where somebody loses more than
@@ -32,7 +33,7 @@ Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
@@ -41,10 +42,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.randomness import coins
 from expost.randomness.source import Randomness
-from expost.rationals import round_down
 from expost.tables import typed_columns as columns
 from expost.tables.typed_columns import fetch, ibis_module
 
@@ -60,7 +59,6 @@ _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
-_FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 
 
 @dataclass(frozen=True)
@@ -598,91 +596,3 @@ def amount_candidates(largest: int) -> list[int]:
     while caps[-1] < most:
         caps.append(min(most, max(caps[-1] + 1, caps[-1] * 7 // 6)))
     return caps
-
-
-def removed_share(
-    values: GroupValues,
-    limit: int,
-    price: Fraction,
-    law: str,
-    confidence: float,
-    randomness: Randomness,
-) -> dict[str, float]:
-    """Return a private estimate of the share that the caps removed, with an interval.
-
-    For a mean also ``centre``, the mean of the kept rows in parts of the range, ``shift``, by how
-    much the mean of all rows lies above it, and ``shift_error``, a half-width for that.
-    """
-    parts = len(values.kept)
-    noisy, widths = [], []
-    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
-        cost = price * portion
-        if law == "laplace":
-            noise = [coins.discrete_laplace(limit / cost, randomness) for _ in numbers]
-            levels: Any = LaplaceLevels((float(cost),), limit)
-        else:
-            noise = [coins.discrete_gaussian(limit**2 / (2 * cost), randomness) for _ in numbers]
-            levels = GaussianLevels((float(cost),), limit)
-        noisy.append([float(number + z) for number, z in zip(numbers, noise, strict=True)])
-        miss = np.array([(1 - confidence) / (2 * parts)])  # of each of the numbers
-        widths.append(parts * float(half_widths_at(levels, miss)[0]))
-    removed, kept = (sum(numbers) for numbers in noisy)
-    told = {
-        "estimate": _ratio(removed, kept),
-        "low": _ratio(removed - widths[0], kept + widths[1]),
-        "high": _ratio(removed + widths[0], kept - widths[1]),
-        "confidence": confidence,
-    }
-    if parts == 2:
-        whole = max(1.0, removed + kept)
-        here = told["centre"] = min(1.0, max(0.0, noisy[1][0] / max(1.0, kept)))
-        told["shift"] = min(1.0, max(0.0, (noisy[0][0] + noisy[1][0]) / whole)) - here
-        told["shift_error"] = min(1.0, widths[0] / whole + widths[1] / max(1.0, kept))
-    return told
-
-
-def dropped_pairs(
-    values: GroupValues,
-    limit: int,
-    prices: Sequence[Fraction],
-    law: str,
-    confidence: float,
-    enough: Callable[[dict[str, float]], bool],
-    randomness: Randomness,
-) -> tuple[dict[str, float], Fraction]:
-    """Return a private estimate of the share of dropped pairs, and its price.
-
-    Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
-    released values only. The interval holds at all prices at once (union bound; the first price,
-    which mostly suffices, has the largest part of what may be missed).
-    """
-    shares = 0.25 ** np.arange(len(prices))
-    shares /= shares.sum()
-    laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
-    parts = []
-    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
-        levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
-        misses = (1 - confidence) / 2 * shares
-        noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
-        parts.append((noisy, half_widths_at(levels, misses)))
-    (removed, around), (kept, near) = parts
-    for level, price in enumerate(prices):
-        low, high = removed[level] - around[level], removed[level] + around[level]
-        told = {
-            "estimate": _ratio(removed[level], kept[level]),
-            "low": _ratio(low, kept[level] + near[level]),
-            "high": _ratio(high, kept[level] - near[level]),
-            "confidence": confidence,
-        }
-        told = {name: float(value) for name, value in told.items()}
-        if enough(told) or price == prices[-1]:
-            return told, price
-    raise AssertionError("there is a last price")
-
-
-def _ratio(removed: float, kept: float) -> float:
-    """removed/(removed + kept) for noisy numbers: between 0 and 1, 1 if nothing is known."""
-    removed, kept = max(0.0, removed), max(0.0, kept)
-    if removed == 0:
-        return 0.0
-    return removed / (removed + kept)

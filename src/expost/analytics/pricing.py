@@ -8,12 +8,14 @@ Tests: ``tests/analytics/test_shares.py``, ``tests/analytics/test_count_prices.p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.contribution import (
@@ -34,11 +36,14 @@ from expost.analytics.refinement import (
     make_job,
     make_levels,
 )
+from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee, PureDP
-from expost.rationals import round_up
+from expost.randomness import coins
+from expost.randomness.source import Randomness
+from expost.rationals import round_down, round_up
 from expost.tables.sources import may_collate
 
 AUTO = "auto"
@@ -47,6 +52,7 @@ CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
 DROPPED_SHARES = (Fraction(1, 200), Fraction(1, 100), Fraction(3, 100), Fraction(2, 25))
 """Parts of the total that the share of dropped pairs may cost: 0.5 % to 8 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
+_FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 _FEW = 4  # likewise for sums with a cap of the amount: so many times the cap
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
@@ -464,3 +470,91 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
 def _odds(share: float) -> float:
     """The removed part as a part of what is kept; a number for JSON even if nothing is kept."""
     return share / max(1e-9, 1 - share)
+
+
+def removed_share(
+    values: GroupValues,
+    limit: int,
+    price: Fraction,
+    law: str,
+    confidence: float,
+    randomness: Randomness,
+) -> dict[str, float]:
+    """Return a private estimate of the share that the caps removed, with an interval.
+
+    For a mean also ``centre``, the mean of the kept rows in parts of the range, ``shift``, by how
+    much the mean of all rows lies above it, and ``shift_error``, a half-width for that.
+    """
+    parts = len(values.kept)
+    noisy, widths = [], []
+    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
+        cost = price * portion
+        if law == "laplace":
+            noise = [coins.discrete_laplace(limit / cost, randomness) for _ in numbers]
+            levels: Any = LaplaceLevels((float(cost),), limit)
+        else:
+            noise = [coins.discrete_gaussian(limit**2 / (2 * cost), randomness) for _ in numbers]
+            levels = GaussianLevels((float(cost),), limit)
+        noisy.append([float(number + z) for number, z in zip(numbers, noise, strict=True)])
+        miss = np.array([(1 - confidence) / (2 * parts)])  # of each of the numbers
+        widths.append(parts * float(half_widths_at(levels, miss)[0]))
+    removed, kept = (sum(numbers) for numbers in noisy)
+    told = {
+        "estimate": _ratio(removed, kept),
+        "low": _ratio(removed - widths[0], kept + widths[1]),
+        "high": _ratio(removed + widths[0], kept - widths[1]),
+        "confidence": confidence,
+    }
+    if parts == 2:
+        whole = max(1.0, removed + kept)
+        here = told["centre"] = min(1.0, max(0.0, noisy[1][0] / max(1.0, kept)))
+        told["shift"] = min(1.0, max(0.0, (noisy[0][0] + noisy[1][0]) / whole)) - here
+        told["shift_error"] = min(1.0, widths[0] / whole + widths[1] / max(1.0, kept))
+    return told
+
+
+def dropped_pairs(
+    values: GroupValues,
+    limit: int,
+    prices: Sequence[Fraction],
+    law: str,
+    confidence: float,
+    enough: Callable[[dict[str, float]], bool],
+    randomness: Randomness,
+) -> tuple[dict[str, float], Fraction]:
+    """Return a private estimate of the share of dropped pairs, and its price.
+
+    Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
+    released values only. The interval holds at all prices at once (union bound; the first price,
+    which mostly suffices, has the largest part of what may be missed).
+    """
+    shares = 0.25 ** np.arange(len(prices))
+    shares /= shares.sum()
+    laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
+    parts = []
+    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
+        levels = laws[law](tuple(round_down(price * portion) for price in prices), limit)
+        misses = (1 - confidence) / 2 * shares
+        noisy = levels.estimates(np.array([sum(numbers)], dtype=np.int64), randomness)[:, 0]
+        parts.append((noisy, half_widths_at(levels, misses)))
+    (removed, around), (kept, near) = parts
+    for level, price in enumerate(prices):
+        low, high = removed[level] - around[level], removed[level] + around[level]
+        told = {
+            "estimate": _ratio(removed[level], kept[level]),
+            "low": _ratio(low, kept[level] + near[level]),
+            "high": _ratio(high, kept[level] - near[level]),
+            "confidence": confidence,
+        }
+        told = {name: float(value) for name, value in told.items()}
+        if enough(told) or price == prices[-1]:
+            return told, price
+    raise AssertionError("there is a last price")
+
+
+def _ratio(removed: float, kept: float) -> float:
+    """removed/(removed + kept) for noisy numbers: between 0 and 1, 1 if nothing is known."""
+    removed, kept = max(0.0, removed), max(0.0, kept)
+    if removed == 0:
+        return 0.0
+    return removed / (removed + kept)

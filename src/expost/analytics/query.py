@@ -29,10 +29,12 @@ from expost.analytics.pricing import (
     CheckedCount,
     KeptPath,
     describe_request,
+    dropped_pairs,
     known_share,
     outcome_of,
     price_request,
     removed_by_caps,
+    removed_share,
     settled_at,
     source_description,
     too_much_removed,
@@ -438,9 +440,7 @@ def share_of_removed(
     confidence, within = request.wanted.confidence, request.wanted.within
     if request.measure.kind != "users":
         price = request.total * REMOVED_SHARE
-        share = contribution.removed_share(
-            values, limit, price, request.law, confidence, randomness
-        )
+        share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price
     prices = [request.total * part for part in DROPPED_SHARES]
@@ -452,9 +452,7 @@ def share_of_removed(
             return True
         return known_share(told, within) and told["estimate"] <= within / 2
 
-    share, price = contribution.dropped_pairs(
-        values, limit, prices, request.law, confidence, enough, randomness
-    )
+    share, price = dropped_pairs(values, limit, prices, request.law, confidence, enough, randomness)
     progress.dropped, progress.dropped_price = removed_by_caps(request, share), price
     return price
 
