@@ -321,7 +321,7 @@ def _all_different(column: _Column, looks: Looks, cells: float, share: float) ->
     precision = min((40 / cells) ** 2, _DISTINCT_SHARE * share)
     noisy, deviation = _spend(column, looks)(column.counts.firsts_and_repeats(), precision)
     firsts, repeats = (float(count) for count in noisy)
-    return repeats + _CLEAR * deviation < _REPEATS * (firsts + repeats)
+    return bool(repeats + _CLEAR * deviation < _REPEATS * (firsts + repeats))
 
 
 def _learn_names(
