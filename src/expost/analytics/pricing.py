@@ -516,7 +516,7 @@ def dropped_pairs(
     released values only. The interval holds at all prices at once (union bound; the first price,
     which mostly suffices, has the largest part of what may be missed).
     """
-    shares = 0.25 ** np.arange(len(prices))
+    shares = np.array([0.25**level for level in range(len(prices))])
     shares /= shares.sum()
     laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
     parts = []
