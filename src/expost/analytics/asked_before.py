@@ -66,7 +66,7 @@ from expost.budget.totals import period_at
 from expost.errors import InvalidInput
 from expost.files import canonical, lock_file, read_small, require_private
 
-_FORMAT = 1  # of a path
+_FORMAT = 2  # of a path
 _FINER = (
     *("within", "plus_minus", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),

@@ -20,7 +20,7 @@ mechanism looks for the least cap that at most a share q of all users is above: 
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
 a user changes either term by at most 1, so choosing c with a probability proportional to
 e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). The draw is exact
-(:class:`ExponentialLaw`).
+(``samplers.ExponentialLaw``).
 
 **What the caps remove** (``pricing``). Per user: pairs (users), rows, the amount Σ|v| of
 all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
@@ -33,16 +33,16 @@ Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from expost.randomness import coins
+from expost.randomness.samplers import ExponentialLaw
 from expost.randomness.source import Randomness
 from expost.tables import typed_columns as columns
 from expost.tables.typed_columns import fetch, ibis_module
@@ -553,30 +553,11 @@ def choose_cap(
         before = above
     best, largest = max(quality), candidates[-1]
     weights = tuple((largest // cap) ** 2 if favour_small else 1 for cap in candidates)
-    powers = tuple(rate * (best - one) / 2 for one in quality)
-    return candidates[coins.invert(ExponentialLaw(weights, powers), randomness)]
-
-
-@dataclass(frozen=True)
-class ExponentialLaw:
-    """P(i) ∝ weight_i·e^{−power_i}: the exponential mechanism, drawn exactly and in one go.
-
-    Proposals that are accepted with probability e^{−power} would take long where the weight of the
-    best ones is small, and the time would tell something about the powers.
-    """
-
-    weights: tuple[int, ...]
-    powers: tuple[Fraction, ...]
-
-    def masses(self, precision: int) -> Iterator[coins.Bracket]:
-        """Yield brackets of P(0), P(1), …; see :meth:`.coins.Law.masses`."""
-        a = coins.arithmetic(precision)
-        parts = [
-            a.times_ratio(a.exp_minus(a.rational(power)), weight, 1)
-            for weight, power in zip(self.weights, self.powers, strict=True)
-        ]
-        whole = reduce(a.add, parts)
-        yield from (a.over(part, whole) for part in parts)
+    parts = share.denominator  # distances in whole numbers of these parts of a user
+    distances = [int(parts * (best - one)) for one in quality]
+    # No proposals that are accepted or not: they take long where the weight of the best is small.
+    law = ExponentialLaw(weights, distances, rate / (2 * parts))
+    return candidates[coins.invert(law, randomness)]
 
 
 def cap_candidates(most: int) -> list[int]:

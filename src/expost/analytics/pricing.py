@@ -528,7 +528,7 @@ def dropped_pairs(
     released values only. The interval holds at all prices at once (union bound; the first price,
     which mostly suffices, has the largest part of what may be missed).
     """
-    shares = np.power(0.25, np.arange(len(prices)), dtype=np.float64)
+    shares = np.array([0.25**level for level in range(len(prices))])
     shares /= shares.sum()
     laws: dict[str, Any] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
     parts = []
