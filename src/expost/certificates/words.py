@@ -2,8 +2,7 @@
 
 The command, the server's pages and reports, scikit-learn and notebooks show these words, made from
 the document alone. ``_selection``, ``_count``, ``_facts`` and ``_tuning`` list the rows; a row is a
-name and a function that returns its text. A part that is damaged makes its row unreadable, and no
-other.
+name and a function that returns its text. A damaged part makes its row, and no other, unreadable.
 
 Charges are rounded up, certified bounds towards the worse side; a noisy score beyond the metric's
 range is shown as the end of the range. Values are in the metric's own direction. A name from a file
@@ -132,8 +131,8 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "facts": lambda: _bought(document),
         "meaning": lambda: _meaning(document, query_words.with_earlier(document), "person"),
         "at most": lambda: f"{_amount(document['worst_case'])}: guaranteed before anything ran",
-        "guarantee": lambda: (
-            None  # "at most" has said it
+        "guarantee": lambda: (  # None if "at most" has said it
+            None
             if document["guarantee"].items() >= document["worst_case"].items()
             and not document["guarantee"].get("delta")
             else f"{_charge(document['guarantee'])} for everything released"

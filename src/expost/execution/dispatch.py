@@ -70,9 +70,7 @@ EXECUTORS = ("local", "processes", *_CLUSTERS)
 
 
 def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any]:
-    """Return an executor by its name, as a context manager; it yields None for this process."""
-    if name == "local":
-        return nullcontext()
+    """Return an executor by its name, as a context manager; "local" needs none."""
     if name == "processes":
         from expost.execution.processes import Processes
 

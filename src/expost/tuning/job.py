@@ -90,6 +90,7 @@ def with_named_executor(function: Callable[P, T]) -> Callable[P, T]:
             if isinstance(job, (str, Path, Mapping)):
                 with suppress(ExpostError):  # the function itself says what is wrong with the job
                     executor = TuneRequest.read(job).executor or "local"
+        executor = None if executor == "local" else executor
         if not isinstance(executor, str):
             return given(*arguments, executor=executor, **options)  # type: ignore[no-any-return]
         with start_executor(executor, options.get("device", "cpu")) as running:
