@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 import expost
 from expost.cli.main import app
 from expost.errors import BudgetRefused, InvalidInput
+from expost.features.columns import Column, TableSchema
+from expost.randomness.source import SimulationRandomness as SIMULATION
 from expost.tuning.model import subgroup_errors as module
 from expost.tuning.model.released_model import Model, Recipe
 from expost.tuning.model.subgroup_errors import row_errors
-from expost.tuning.rows.table_schema import Column, TableSchema
+from tests.hostile.test_analytics import LINES
 
 ASKED: dict[str, Any] = {"target": "ill", "by": "sex", "keys": ["f", "m"], "epsilon": 2.0}
 
@@ -125,3 +127,56 @@ def test_the_evidence_of_a_model(tmp_path: Path) -> None:
     assert "Measured for an extra epsilon of" in point["answer"]
     wrong = CliRunner().invoke(app, [*words[:2], "--errors", str(folder / "release.json")])
     assert isinstance(wrong.exception, InvalidInput)
+
+
+@pytest.mark.parametrize("user", [None, "id"])
+def test_no_line_of_a_file_makes_it_fail(tmp_path: Path, user: str | None) -> None:
+    """Hostile lines: the release has the same groups, and nothing is raised."""
+    lines = {
+        **LINES,
+        "an odd person": b"\xff\xfe,1,50,f,0\n",
+        "an odd group": b"p,1,50,\xed\xa0\x80,0\n",
+    }
+    for number, line in enumerate(lines.values()):
+        path = write(tmp_path / f"rows{number}.csv", rows=40)
+        path.write_bytes(path.read_bytes() + line)
+        told = expost.subgroup_errors(
+            classifier(), path, user=user, simulation=True, randomness=SIMULATION(1), **ASKED
+        )
+        groups = [answer.group for answer in (*told.answers, *told.unanswered)]
+        assert sorted(groups) == ["f", "m"]
+
+
+@pytest.mark.parametrize("cell", [b"\xff", "1e400", float("nan"), 10**30, None])
+def test_no_cell_of_parquet_makes_it_fail(tmp_path: Path, cell: Any) -> None:
+    """An odd person beside ordinary ones, of the type that the column then has."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    kinds = {
+        bytes: arrow.binary(),
+        str: arrow.string(),
+        float: arrow.float64(),
+        int: arrow.decimal128(38),
+    }
+    kind = kinds.get(type(cell), arrow.string())
+    plain = {bytes: b"p", str: "p", float: 1.0, int: 1}.get(type(cell), "p")
+    size = 40
+    table = arrow.table(
+        {
+            "id": arrow.array([plain] * size + [cell], kind),
+            "dose": [1.0] * (size + 1),
+            "age": [50.0] * (size + 1),
+            "sex": ["f", "m"] * (size // 2) + [None],
+            "ill": [0] * (size + 1),
+        }
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    told = expost.subgroup_errors(
+        classifier(),
+        tmp_path / "rows.parquet",
+        user="id",
+        simulation=True,
+        randomness=SIMULATION(1),
+        **ASKED,
+    )
+    assert len(told.answers) + len(told.unanswered) == 2
