@@ -24,6 +24,8 @@ __all__ = [
     "check_path",
     "draw_audit",
     "draw_bars",
+    "draw_facts",
+    "draw_ledger",
     "draw_reach",
     "draw_tuning",
     "figure",

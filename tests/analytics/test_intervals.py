@@ -20,6 +20,7 @@ import pytest
 from scipy import stats
 
 from expost import SimulationRandomness
+from expost.analytics.pricing import FINER
 from expost.analytics.refinement import GIVEN, Job, Refinement, Wanted, make_job
 from expost.analytics.refinement_noise import (
     GaussianLevels,
@@ -298,12 +299,12 @@ def test_values_of_either_sign_cover(law, within):
 @pytest.mark.parametrize("law", LEVELS)
 @pytest.mark.parametrize(("within", "confidence"), [(0.1, 0.9), (0.2, 0.9), (0.5, 0.95)])
 def test_the_default_ladder_covers(law, within, confidence):
-    """The levels that ``count`` uses, sensitivity 8 as for counts in eighths; many sizes."""
+    """The levels that ``count`` uses, with the sensitivity of its finer parts; many sizes."""
     total = Fraction(2) if law == "laplace" else Fraction(1, 12)
     wanted = Wanted(within, None, confidence)
-    job = make_job(300, wanted, law=law, total=total, sensitivity=8, most_groups=10)
+    job = make_job(300, wanted, law=law, total=total, sensitivity=FINER, most_groups=10)
     noise = job.levels.estimates(np.zeros(10_000, dtype=np.int64), SimulationRandomness(11))
-    sizes = np.unique(np.geomspace(8 * 20, 8 * 20_000, 50).astype(int))
+    sizes = np.unique(np.geomspace(FINER * 20, FINER * 20_000, 50).astype(int))
     worst = max(misses(noise, size, job.rule.least, job.rule.half_widths) for size in sizes)
     assert worst <= stats.binom.isf(FALSE_ALARM, 10_000, 1 - confidence)
     assert worst > 0.2 * 10_000 * (1 - confidence)  # else the intervals would be far too wide
@@ -327,7 +328,8 @@ def test_coarse_ladders_cover(law, within, ratio):
 
 def test_the_shared_level_pays_little_for_stopping():
     """Within 10 % at 90 % the level that all groups can afford is widened by less than 3 %."""
-    job = make_job(300, Wanted(), law="laplace", total=Fraction(2), sensitivity=8, most_groups=10)
+    total, most = Fraction(2), 10
+    job = make_job(300, Wanted(), law="laplace", total=total, sensitivity=FINER, most_groups=most)
     assert job.rule.factor < 1.03
 
 
