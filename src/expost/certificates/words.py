@@ -1,8 +1,8 @@
 """Which words a certificate becomes: :func:`certificate_words`, for every kind, at every door.
 
 The command, the server's pages and reports, scikit-learn and notebooks show these words, made from
-the document alone. ``_selection``, ``_count``, ``_facts`` and ``_tuning`` list the rows; a row is a
-name and a function that returns its text. A damaged part makes its row, and no other, unreadable.
+the document alone. ``_selection``, ``_count``, ``_query``, ``_facts`` and ``_tuning`` list the rows:
+names, and functions that return a text. A damaged part makes its own row unreadable.
 
 Charges are rounded up, certified bounds towards the worse side; a noisy score beyond the metric's
 range is shown as the end of the range. Values are in the metric's own direction. A name from a file
