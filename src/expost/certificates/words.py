@@ -1,7 +1,7 @@
 """Which words a certificate becomes: :func:`certificate_words`, for every kind, at every door.
 
 The command, the server's pages and reports, scikit-learn and notebooks show these words, made from
-the document alone. ``_selection``, ``_count``, ``_query``, ``_facts`` and ``_tuning`` list the rows:
+the document alone. ``_selection``, ``_count``, ``_query``, ``_facts`` and ``_tuning`` list rows:
 names, and functions that return a text. A damaged part makes its own row unreadable.
 
 Charges are rounded up, certified bounds towards the worse side; a noisy score beyond the metric's
