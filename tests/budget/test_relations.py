@@ -40,7 +40,7 @@ def test_other_budgets_refuse_zero_out_charges(budget: Budget, charge: Guarantee
         other = replace(budget, neighbours=relation)  # type: ignore[type-var]
         with pytest.raises(InvalidGuarantee, match="zero-out") as caught:
             other.coordinates(charge.as_zero_out())
-        remedies = ("neighbours 'zero-out'", "data.rows", "rows=")
+        remedies = ("--neighbours zero-out", "data.rows", "rows=")
         assert all((each in str(caught.value)) == (relation == ADD_REMOVE) for each in remedies)
 
 

@@ -19,6 +19,7 @@ from expost.facts.readings import (
     WHOLE,
     array_counts,
     read_cell,
+    table_counts,
 )
 from expost.randomness.source import SimulationRandomness
 
@@ -72,3 +73,21 @@ def test_a_person_counts_with_one_row_and_blank_rows_do_not_count() -> None:
         assert "6" in names
         seen |= set(names)
     assert seen == {"1", "2", "3", "6"}  # every row of a person may be chosen
+
+
+def test_persons_are_those_of_counts() -> None:
+    """Texts that read as the same number are different persons, as they are in counts."""
+    ibis = pytest.importorskip("ibis")
+    table = ibis.memtable(
+        {"who": ["007", "7", "7", "a " * 40], "x": ["red", "blue", "blue", "red"]}
+    )
+    counts = table_counts(table, ["x"], "who", SimulationRandomness(0))
+    assert counts.rows_per_person == {1: 2, 2: 1}
+    assert counts.columns["x"].names() == {"red": 2, "blue": 1}
+    connection = ibis.duckdb.connect()
+    connection.raw_sql("CREATE TABLE t (who VARCHAR COLLATE NOCASE, x VARCHAR)")
+    connection.raw_sql("INSERT INTO t VALUES ('A', 'red'), ('a', 'blue'), ('b', 'red')")
+    counts = table_counts(
+        connection.table("t"), ["x"], "who", SimulationRandomness(0), collated=True
+    )
+    assert counts.rows_per_person == {1: 1, 2: 1}

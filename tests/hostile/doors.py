@@ -53,6 +53,7 @@ ENTRIES: dict[str, str] = {
     "command:quantile": "test_commands.py",
     "function:tune": "test_tuning.py",
     "function:describe": "test_facts.py",
+    "function:subgroup_errors": "../tuning/test_subgroup_errors.py",
     "command:describe": "test_facts.py",
     "function:plan_job": "test_tuning.py",
     "command:tune": "test_tuning.py",

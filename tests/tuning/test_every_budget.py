@@ -244,7 +244,7 @@ def test_from_the_command_line(
     if kind == "renyi":
         assert json.loads(text)["passed"]
     else:  # the screen tells what it means in ε
-        assert re.search(r"cost +ε = 0\.\d+ at δ = 1e-05", text)
+        assert re.search(r"charge +ε = 0\.\d+, δ = 1e-05", text)
     assert call("certificate", "verify", "out/release.json", "--ledger", "book.db")[0] == 0
     code, text = call("ledger", "show", "book.db", "--name", "people", "--json")
     assert code == 0

@@ -17,9 +17,9 @@ from expost.analytics.contribution import (
     USER,
     VALUE,
     Measure,
+    one_text_per_user,
     salted_hash,
     usable,
-    with_user_text,
 )
 from expost.analytics.quantile_search import CellCounts
 from expost.tables.typed_columns import fetch, fetch_arrow, ibis_module
@@ -40,16 +40,16 @@ def kept_rows(
     """Return the rows that count: at most ``measure.rows`` per user and group, ``most`` groups."""
     ibis = ibis_module()
     rows = usable(rows, measure, keys)
-    rows, who = with_user_text(rows, collated)
+    rows = one_text_per_user(rows, collated)
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     rows = rows.mutate(**{_SAME: ibis.row_number().over(alike).cast("string")})
-    order = [salted_hash(rows, [who, GROUP, VALUE, _SAME], salt), rows[VALUE]]
+    order = [salted_hash(rows, [USER, GROUP, VALUE, _SAME], salt), rows[VALUE]]
     rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
     rows = rows.mutate(**{_RANK: rank})
     rows = rows.filter(rows[_RANK] < measure.rows)
     if most is None:
         return rows
-    order = [salted_hash(rows, [who, GROUP], salt), rows[GROUP]]
+    order = [salted_hash(rows, [USER, GROUP], salt), rows[GROUP]]
     rows = rows.mutate(**{_ORDER: ibis.dense_rank().over(_by_user(order))})
     return rows.filter(rows[_ORDER] < most)
 

@@ -50,7 +50,7 @@ from expost.tables.typed_columns import fetch, ibis_module
 USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expost_wide"
 TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
-_FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
+_FIRST, _SECOND = "expost_first", "expost_second"
 _SIZE, _SIZED = "expost_size", "expost_sized"
 _PART = "expost_part"  # which of several queries
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
@@ -220,7 +220,7 @@ def measured(
     ``collated`` says that equal users may be written differently (a collation, −0.0).
     """
     ibis = ibis_module()
-    rows = usable(rows, measure, keys)
+    rows = one_text_per_user(usable(rows, measure, keys), collated)
     if measure.kind == "users":
         return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
@@ -234,10 +234,12 @@ def measured(
         kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
         shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
         return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
-    alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
-    occurrence = ibis.row_number().over(alike).cast("string")
-    rows, who = with_user_text(rows.mutate(**{_OCCURRENCE: occurrence}), collated)
-    order = [salted_hash(rows, [who, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    # Rows that are clipped to one value differ in what is clipped, which the gap tells: without an
+    # order among them the engine would choose, by what else there is to sort.
+    apart = [VALUE, WIDE] if measure.kind == "sum" else [VALUE]
+    alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=apart)
+    rows = rows.mutate(**{_OCCURRENCE: ibis.row_number().over(alike).cast("string")})
+    order = [salted_hash(rows, [USER, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
     rows = _ranked(rows, [USER, GROUP], order)
     kept, value = rows[_RANK] < measure.rows, rows[VALUE]
     sums = {}
@@ -257,17 +259,14 @@ def measured(
     )
 
 
-def totals(
-    pairs: Any, most: int | None, salt: str, limit: int | None = None, *, collated: bool = True
-) -> Any:
+def totals(pairs: Any, most: int | None, salt: str, limit: int | None = None) -> Any:
     """Return the query for one row per group: sums over the pairs that the cap keeps.
 
     With a ``limit`` a row without a group is added: what is kept and removed in all, at most that
     much per user.
     """
     if most is not None:
-        pairs, who = with_user_text(pairs, collated)
-        order = [salted_hash(pairs, [who, GROUP], salt), pairs[GROUP]]
+        order = [salted_hash(pairs, [USER, GROUP], salt), pairs[GROUP]]
         pairs = _ranked(pairs, USER, order)
     elif limit is not None and _FIRST not in pairs.columns:
         pairs = _ranked(pairs, USER, [pairs[GROUP]])
@@ -353,15 +352,12 @@ def distinct_totals(
     value. Test: ``tests/analytics/test_sql_distinct.py``.
     """
     ibis = ibis_module()
-    rows = usable(rows, measure, keys)
+    rows = one_text_per_user(usable(rows, measure, keys), collated)
     rows = rows.filter(rows[VALUE].notnull()).select(USER, GROUP, VALUE).distinct()
-    plain = totals(
-        measured(rows, measure, None, salt, collated=collated), most, salt, limit, collated=collated
-    )
-    rows, who = with_user_text(rows, collated)
-    value_order = [salted_hash(rows, [who, GROUP, VALUE], salt), rows[VALUE]]
+    plain = totals(measured(rows, measure, None, salt, collated=False), most, salt, limit)
+    value_order = [salted_hash(rows, [USER, GROUP, VALUE], salt), rows[VALUE]]
     inside = ibis.window(group_by=[USER, GROUP], order_by=value_order)
-    group_order = [salted_hash(rows, [who, GROUP], salt), rows[GROUP]]
+    group_order = [salted_hash(rows, [USER, GROUP], salt), rows[GROUP]]
     ranks = {
         _RANK: ibis.row_number().over(inside),
         _OCCURRENCE: ibis.dense_rank().over(ibis.window(group_by=USER, order_by=group_order)),
@@ -491,14 +487,17 @@ def _only(rows: Any, keys: Sequence[str]) -> Any:
     return rows.semi_join(ibis.memtable({GROUP: list(keys)}), GROUP)
 
 
-def with_user_text(rows: Any, collated: bool) -> tuple[Any, str]:
-    """The rows, and the column with one text per user, also where equal ones differ as written."""
+def one_text_per_user(rows: Any, collated: bool) -> Any:
+    """The rows with one text per user, also where equal users are written differently.
+
+    Before rows are merged: which of several spellings is left then is the engine's choice.
+    """
     user, engine = rows[USER], ibis_module().get_backend(rows).name
     if user.type().is_integer() or (user.type().is_string() and not collated):
-        return rows, USER
+        return rows
     text = user if user.type().is_string() else user.cast("string")
     whole = columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
-    return rows.mutate(**{_WHO: whole}), _WHO
+    return rows.mutate(**{USER: whole})
 
 
 def salted_hash(rows: Any, names: list[str], salt: str) -> Any:

@@ -358,9 +358,7 @@ def _values(
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
     limit = request.limit(progress.most) if price else None
-    values = contribution.run_totals(
-        contribution.totals(pairs, most, salt, limit, collated=request.collated)
-    )
+    values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):

@@ -373,7 +373,7 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     _check_top(opened)
     trial = opened.with_rows(1) if opened.chooses_rows else opened
     pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
-    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=opened.collated))
+    check_compiles(contribution.totals(pairs, 2, "0", 2))
     return opened
 
 

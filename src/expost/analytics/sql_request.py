@@ -316,7 +316,7 @@ def part_query(
             rows, measure, request.keys, most, salt, limit=limit, collated=collated
         )
     pairs = contribution.measured(request.rows(), measure, request.keys, salt, collated=collated)
-    return contribution.totals(pairs, most, salt, limit, collated=collated)
+    return contribution.totals(pairs, most, salt, limit)
 
 
 def _weight(checked: CheckedQuery, number: int) -> Fraction:

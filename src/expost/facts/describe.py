@@ -36,7 +36,7 @@ from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact_positive
 from expost.selection.release import SCHEMA
 from expost.tables import typed_columns
-from expost.tables.sources import as_table, open_source, without_password
+from expost.tables.sources import as_table, may_collate, open_source, without_password
 
 KIND = "facts"
 THEOREM = (
@@ -399,7 +399,7 @@ def describe(
     with account.reserve(facts_charges(price), request=request, source=name) as reserved:
         certificate = None
         try:
-            counts = table_counts(opened, names, user, source)
+            counts = table_counts(opened, names, user, source, collated=may_collate(data))
             facts = released(
                 counts, price, quantiles, name, user, source, ledger=reserved.evidence()
             )

@@ -13,7 +13,7 @@ Tests: ``tests/facts/test_readings.py``, ``tests/facts/test_describe.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, NamedTuple
@@ -110,18 +110,31 @@ class _Coded(NamedTuple):
 
 
 def table_counts(
-    table: Any, names: Sequence[str], user: str | None, randomness: Randomness
+    table: Any,
+    names: Sequence[str],
+    user: str | None,
+    randomness: Randomness,
+    *,
+    collated: bool = False,
 ) -> TableCounts:
-    """Return the counts of an Ibis table; one query reads the columns as text."""
+    """Return the counts of an Ibis table; one query reads the columns as text.
+
+    Persons are those of counts: exact texts, or where text may be ``collated`` those that the
+    engine calls equal. Otherwise facts and counts would protect different persons.
+    """
     engine = typed_columns.engine_of(table)
-    wanted = [*names, *(() if user is None else (user,))]
     texts = {
         f"c{index}": typed_columns.column_text(table[name], engine, False)
-        for index, name in enumerate(wanted)
+        for index, name in enumerate(names)
     }
+    if user is not None:
+        who = typed_columns.column_text(table[user], engine, collated)
+        same = typed_columns.ibis_module().window(group_by=table[user])
+        texts["who"] = who.min().over(same) if collated else who
     fetched = typed_columns.fetch(table.select(**texts))
-    columns = [_coded(fetched[f"c{index}"]) for index in range(len(wanted))]
-    return counted(dict(zip(wanted, columns, strict=True)), names, user, randomness)
+    columns = {name: _coded(fetched[f"c{index}"]) for index, name in enumerate(names)}
+    persons = None if user is None else _coded(fetched["who"], _person)
+    return counted(columns, names, persons, randomness)
 
 
 def array_counts(
@@ -129,7 +142,8 @@ def array_counts(
 ) -> TableCounts:
     """Return the counts of columns of cells, which may be of any type."""
     coded = {name: _coded([_text(cell) for cell in cells]) for name, cells in columns.items()}
-    return counted(coded, [name for name in coded if name != user], user, randomness)
+    persons = None if user is None else coded.pop(user)
+    return counted(coded, list(coded), persons, randomness)
 
 
 def _text(cell: Any) -> str | None:
@@ -142,15 +156,25 @@ def _text(cell: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _coded(texts: Sequence[str | None]) -> _Coded:
+def _coded(
+    texts: Sequence[str | None], read: Callable[[str | None], Reading] = read_cell
+) -> _Coded:
     """Return a column as codes; each different text is read once."""
     known: dict[str | None, int] = {}
     codes = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64)
-    return _Coded(codes, [read_cell(text) for text in known])
+    return _Coded(codes, [read(text) for text in known])
+
+
+def _person(text: str | None) -> Reading:
+    """Return the reading of a cell of the user column: the text itself."""
+    return Reading(GAP) if text is None else Reading(SHORT, math.nan, text)
 
 
 def counted(
-    columns: Mapping[str, _Coded], names: Sequence[str], user: str | None, randomness: Randomness
+    columns: Mapping[str, _Coded],
+    names: Sequence[str],
+    persons: _Coded | None,
+    randomness: Randomness,
 ) -> TableCounts:
     """Count readings over the rows that count."""
     length = len(next(iter(columns.values())).codes)
@@ -159,8 +183,8 @@ def counted(
         gaps = np.array([reading.kind == GAP for reading in columns[name].readings], dtype=bool)
         filled |= ~gaps[columns[name].codes] if length else filled
     rows, per_person = np.flatnonzero(filled), None
-    if user is not None:
-        rows, per_person = _one_row_each(columns[user], rows, randomness)
+    if persons is not None:
+        rows, per_person = _one_row_each(persons, rows, randomness)
     return TableCounts({name: _counts(columns[name], rows) for name in names}, per_person)
 
 

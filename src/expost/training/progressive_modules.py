@@ -13,8 +13,9 @@ are persons, each has as many positions as rows may count, and a row counts with
 (:mod:`expost.tuning.rows.persons`).
 
 Where a module draws random numbers (dropout), each row has draws of its own in each step, from the
-secret key. They are independent of the rows, so two neighbouring data sets can be compared draw by
-draw, and the claim holds for each value of the draws.
+secret key. They are independent of the rows and have the same law whatever the rows are, also where
+a row makes the module raise and the rows of its block pass once more with new draws. So the claim,
+which holds for given draws, holds on average over them.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
