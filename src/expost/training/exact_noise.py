@@ -11,8 +11,9 @@ not above 2^{−16}σ. It adds less than 2^{−35} to the variance of the noise.
 each pair of coordinates, by all their binary digits. Box–Muller makes two independent Gaussians of
 them: √(−2 ln U)·cos 2πV and √(−2 ln U)·sin 2πV. The first 64 digits of U and V are two words of the
 keystream. They decide nearly always. Where they do not, further digits (256 at a time, from a part
-of the keystream that is used for nothing else) decide in decimal arithmetic (:func:`released`). So
-the release is a function of the keystream and the sum alone: every engine finds the same one.
+of the keystream that is used for nothing else) decide in decimal arithmetic
+(:func:`expost.randomness.exact_gaussian.decided_release`). So the release is a function of the
+keystream and the sum alone: every engine finds the same one.
 
 **The bracket.** ε = 2^{−53}; every operation of the fast path is +, −, ×, ÷ or √ in IEEE double
 precision, relative error ≤ ε each, fused or not. Bounds to first order; the constants below are
@@ -40,7 +41,7 @@ t = (s/u − nearest whole number) + that  ε(A·r + 1)
 So t is right up to E = A·(11ε·r + 2.1·(ε + 2^{−63} / (Û − 2^{−63})) / r) + 4ε. If t is farther than
 E from the next k + ½, then round(t) is the released number. Otherwise (probability about
 A·15·2ε ≈ 2^{−32} per coordinate; always if Û has no leading digits at all, where E is infinite) the
-coordinate is left open and :func:`released` decides.
+coordinate is left open and ``decided_release`` decides.
 
 **Sums.** Contributions of rows are rounded to a grid of step g (a power of two) and summed as whole
 numbers, which is exact in every order. Rounding to nearest may lengthen a contribution by √d·g/2,
