@@ -218,6 +218,7 @@ def learn(
     rows = max(1.0, sum(float(c.kinds.sum()) for c in columns.values()) / number)
     spread = next(iter(columns.values())).deviation * math.sqrt(7 / number)
     chosen = {name: _kind(column) for name, column in columns.items()}
+    chosen |= dict.fromkeys(table.named, CATEGORY)
     names = [name for name, kind in chosen.items() if kind in (CATEGORY, YES_NO)]
     numbers = [name for name, kind in chosen.items() if kind in (NUMBER, WHOLE_NUMBER, DAY)]
     share = looks.left / max(1.0, len(names) + _NUMBER_WEIGHT * len(numbers))

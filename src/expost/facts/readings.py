@@ -96,10 +96,14 @@ class ColumnCounts:
 
 @dataclass(frozen=True)
 class TableCounts:
-    """The counts of all described columns, and of persons by their number of rows."""
+    """The counts of all described columns, and of persons by their number of rows.
+
+    ``named`` are columns whose cells are names, also if they look like numbers; public knowledge.
+    """
 
     columns: Mapping[str, ColumnCounts] = field(repr=False)
     rows_per_person: Mapping[int, int] | None = field(repr=False, default=None)
+    named: tuple[str, ...] = ()
 
 
 class _Coded(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,9 @@ def learn_missing(
         if kept is not None and kept.exists():
             learned = _kept(kept, list(columns))
         else:
-            learned = _bought(epsilon, delta, data, (columns, users), account, randomness)
+            # classes are names, also where they are written as numbers
+            named = (data.target or _TARGET,) if needed.classes else ()
+            learned = _bought(epsilon, delta, data, (columns, users, named), account, randomness)
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(
@@ -192,12 +194,12 @@ def _bought(
     epsilon: float,
     delta: float,
     data: DataSettings,
-    cells: tuple[Mapping[str, Array], Array | None],
+    cells: tuple[Mapping[str, Array], Array | None, tuple[str, ...]],
     account: Account,
     randomness: Randomness,
 ) -> LearnedFacts:
     """Reserve the charge, learn the facts of columns and persons, and settle."""
-    columns, users = cells
+    columns, users, named = cells
     who = None if users is None else _PERSONS
     everything = dict(columns) if users is None else {**columns, _PERSONS: users}
     price = price_of(epsilon, delta_of_facts(delta), len(columns))
@@ -208,7 +210,7 @@ def _bought(
         certificate = None
         try:
             facts: Facts = released(
-                array_counts(everything, who, randomness),
+                replace(array_counts(everything, who, randomness), named=named),
                 price,
                 QUANTILES,
                 name,
