@@ -110,11 +110,12 @@ def log_records(content):
 
 
 def test_wandb(tuned, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    wandb.teardown()  # it reads the environment once per process
     log_release(tuned, "wandb:notes")
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     kinds, config, summary = set(), {}, {}
