@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
+from expost.server.database import ServerDatabase
 from expost.server.jobs import datasets, questions, sql_questions
 from expost.server.jobs.price_pool import PricePool, client_left
 from expost.server.problems import Unavailable
@@ -163,7 +164,7 @@ def test_the_client_of_a_price_leaves(tmp_path: Path, monkeypatch: pytest.Monkey
     with open_server(tmp_path, threads=0) as server:
         left: list[bool] = []
 
-        def wait(*_: Any) -> Any:
+        def wait(*_: Any, **options: Any) -> Any:
             event = client_left.get()
             assert event is not None
             left.append(event.wait(120))
@@ -282,3 +283,23 @@ def test_what_may_change_is_not_remembered(tmp_path: Path, workers: int) -> None
             assert len(path.read_text().splitlines()) == calls
     finally:
         pool.close()
+
+
+def test_the_processes_of_a_server_share_what_they_show(tmp_path: Path) -> None:
+    """A second pool finds what the first computed; errors, and what is reserved, stay at home."""
+    store = ServerDatabase(f"sqlite:///{tmp_path / 'server.db'}")
+    notes = [str(tmp_path / name) for name in ("shown", "reserved", "refused")]
+    for _ in range(2):
+        pool = PricePool(1, seconds=60, store=store)
+        assert pool.compute("ann", noted, notes[0], shared=True) == {"epsilon": 0.5}
+        assert pool.compute("ann", noted, notes[1]) == {"epsilon": 0.5}
+        with pytest.raises(InvalidInput):
+            pool.compute("ann", refuse, notes[2], shared=True)
+        pool.close()
+    assert [Path(note).read_text().count("computed") for note in notes] == [1, 2, 2]
+    store.close()
+
+
+def noted(path: str) -> dict[str, float]:
+    note(path)
+    return {"epsilon": 0.5}

@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
 
 
-SCHEMA = "0005"
+SCHEMA = "0006"
 _OLD_SERVER = (
     "this server was set up by expost 0.2: finish its questions with that version, then move "
     "desk.db away (PostgreSQL: drop the tables desk_*) and add people and data sets again; budgets "
@@ -205,6 +205,14 @@ notices = Table(
     Column("tries", Integer, nullable=False),
     Column("sent", Boolean, nullable=False),
     Index("server_notices_due", "sent", "due"),
+)
+
+shared_prices = Table(
+    "server_prices",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("outcome", Text, nullable=False),
+    Column("created", Float, nullable=False, index=True),
 )
 
 attempts = Table(

@@ -27,13 +27,19 @@ from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.files import canonical
+from expost.privacy.charges import Charges
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets, keep_secrets, public_facts
 from expost.server.jobs.ledgers import Ledgers, nothing_of
 from expost.server.jobs.price_pool import PricePool
-from expost.server.jobs.prices import PricedQuestion, price_asked, price_recorded
+from expost.server.jobs.prices import (
+    PricedQuestion,
+    price_asked,
+    price_recorded,
+    price_shown,
+)
 from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
 from expost.server.notices import Notices
@@ -107,7 +113,7 @@ class Service(Administration):
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
         begin = partial(keep_secrets, self.outside.sources)
-        self.prices = PricePool(settings.pricers, begin=begin)
+        self.prices = PricePool(settings.pricers, begin=begin, store=self.store)
         self._ready: tuple[float, list[str]] = (-math.inf, [])
         self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
 
@@ -169,17 +175,21 @@ class Service(Administration):
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
         facts = self._open_to(person, str(asked.get("dataset")))
-        priced = self._priced(person, facts, asked)
-        shown = {name: value for name, value in priced.question.items() if name != "keys"}
-        keys = priced.question.get("keys")
+        terms = self._terms_of(facts["budget"])
+        priced = self.prices.compute(person.name, price_shown, facts, asked, terms, shared=True)
+        question: dict[str, Any] = priced["question"]
+        price: dict[str, Any] = priced["price"]
+        shown = {name: value for name, value in question.items() if name != "keys"}
+        keys = question.get("keys")
         groups = None if keys is None else len(keys)
-        state = self._ledgers.worst(facts["budget"], person.name, priced.charges)
-        told = {"question": shown | {"groups": groups}, "plan": priced.plan}
-        before = self._queue.answered(person.name, facts, stored_question(priced.question))
+        charges = Charges.from_dict(priced["charges"])
+        state = self._ledgers.worst(facts["budget"], person.name, charges)
+        told = {"question": shown | {"groups": groups}, "plan": priced["plan"]}
+        before = self._queue.answered(person.name, facts, stored_question(question))
         again = None if before is None else self._answer(before)
         kept = again and {name: again[name] for name in ("id", "published", "charge")}
-        waits = _needs_approval(facts, priced.price)
-        return priced.price | state | told | {"asked_before": kept, "needs_approval": waits}
+        waits = _needs_approval(facts, price)
+        return price | state | told | {"asked_before": kept, "needs_approval": waits}
 
     @action
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +198,13 @@ class Service(Administration):
         numbers = int(asked["configurations"]), float(asked.get("delta") or 1e-6)
         repeats, attempts = int(asked.get("repeats") or 1), asked.get("attempts")
         planned: dict[str, Any] = self.prices.compute(
-            person.name, tuning_jobs.plan_document, epsilons, *numbers, repeats, attempts
+            person.name,
+            tuning_jobs.plan_document,
+            epsilons,
+            *numbers,
+            repeats,
+            attempts,
+            shared=True,
         )
         return planned
 

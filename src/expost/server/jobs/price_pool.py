@@ -2,7 +2,8 @@
 
 A price depends on public facts alone, but may take seconds. The pool computes equal questions
 once, keeps results, gives no person more than a part of its workers, and kills a worker whose
-question takes longer than the deadline or whose askers have all left.
+question takes longer than the deadline or whose askers have all left. The processes of a team
+share results that are JSON in the server's database: a price that is shown, none that is reserved.
 Tests: ``tests/server/test_prices.py``.
 """
 
@@ -12,7 +13,6 @@ import hashlib
 import json
 import logging
 import multiprocessing
-import os
 import pickle
 import signal
 import threading
@@ -22,10 +22,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from expost import __version__
 from expost.errors import ExpostError
 from expost.execution.processes import prepare_worker
+from expost.server.database import ServerDatabase, shared_prices
 from expost.server.problems import Unavailable
 
 client_left: ContextVar[threading.Event | None] = ContextVar("client_left", default=None)
@@ -35,7 +40,9 @@ SECONDS = 20.0
 _PATIENCE = 4  # times as long on the clock as in the processor: the machine may be busy
 _MOST_WAITING = 8  # questions of one person
 _MOST_KEPT, _LARGEST_KEPT = 4096, 2**16
+_SHARED_SECONDS = 86_400.0  # how long a price is shared
 _LOOK = 0.1
+_PRELOADED = ["expost.server.jobs.prices", "sklearn.datasets"]  # the second only if it is there
 _FLEETING = b"!"  # before an outcome that may be another one soon; no pickle begins so
 log = logging.getLogger("expost.server")
 
@@ -49,6 +56,7 @@ class _Task:
     content: bytes
     waiters: int = 0
     running: bool = False
+    shared: bool = False
     outcome: bytes | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -64,24 +72,33 @@ class PricePool:
         How much time of a processor one price may take.
     begin : callable
         What each process calls first; it is pickled.
+    store : ServerDatabase, optional
+        Where results are shared with the pools of other processes.
     """
 
     def __init__(
-        self, workers: int, seconds: float = SECONDS, begin: Callable[[], Any] = tuple
+        self,
+        workers: int,
+        seconds: float = SECONDS,
+        begin: Callable[[], Any] = tuple,
+        store: ServerDatabase | None = None,
     ) -> None:
-        self._workers, self._seconds, self._begin = workers, seconds, begin
+        self._workers, self._seconds, self._begin, self._store = workers, seconds, begin, store
         self._tasks: dict[str, _Task] = {}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def compute(self, person: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def compute(
+        self, person: str, function: Callable[..., Any], *arguments: Any, shared: bool = False
+    ) -> Any:
         """Return ``function(*arguments)``, which must depend on public facts alone.
 
-        The function is one of a module; arguments are JSON or have ``as_dict``.
+        The function is one of a module; arguments are JSON or have ``as_dict``. A result that is
+        JSON may be ``shared`` with the other processes of a server.
         """
-        named = [function.__module__, function.__qualname__, *arguments]
+        named = [__version__, function.__module__, function.__qualname__, *arguments]
         text = json.dumps(named, sort_keys=True, default=lambda value: value.as_dict())
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         with self._changed:
@@ -94,7 +111,7 @@ class PricePool:
             outcome = _outcome(content)
             self._keep(key, outcome)
             return _value(outcome)
-        return _value(self._wait(self._join(key, person, content)))
+        return _value(self._wait(self._join(_Task(key, person, content, shared=shared))))
 
     def warm(self) -> None:
         """Start the workers before the first question."""
@@ -111,15 +128,15 @@ class PricePool:
         for thread in self._threads:
             thread.join(timeout=5)
 
-    def _join(self, key: str, person: str, content: bytes) -> _Task:
-        """The task of a question: the one that runs already, or a new one."""
+    def _join(self, asked: _Task) -> _Task:
+        """The task of a question: the one that runs already, or this new one."""
         with self._changed:
-            task = self._tasks.get(key)
+            task = self._tasks.get(asked.key)
             if task is None:
-                mine = sum(other.person == person for other in self._tasks.values())
+                mine = sum(other.person == asked.person for other in self._tasks.values())
                 if mine >= _MOST_WAITING or self._closed:
                     raise Unavailable("other prices are computed for you", None, "try again soon")
-                task = self._tasks[key] = _Task(key, person, content)
+                task = self._tasks[asked.key] = asked
             task.waiters += 1
             while len(self._threads) < self._workers:
                 thread = threading.Thread(target=self._serve, daemon=True)
@@ -170,10 +187,14 @@ class PricePool:
         worker = None
         while (task := self._next()) is not None:
             try:
-                worker = (
-                    worker if worker is not None and worker.is_alive() else _Worker(self._begin)
-                )
-                task.outcome = worker.ask(task.content, self._seconds, lambda: self._unwanted(task))
+                task.outcome = self._found(task)
+                if task.outcome is None:
+                    worker = (
+                        worker if worker is not None and worker.is_alive() else _Worker(self._begin)
+                    )
+                    gone = partial(self._unwanted, task)
+                    task.outcome = worker.ask(task.content, self._seconds, gone)
+                    self._share(task)
                 if task.outcome is not None:
                     self._keep(task.key, task.outcome)
             except Exception as error:  # no worker could be started, or it died
@@ -189,6 +210,30 @@ class PricePool:
 
     def _unwanted(self, task: _Task) -> bool:
         return self._closed or task.waiters == 0
+
+    def _found(self, task: _Task) -> bytes | None:
+        """What another process has computed in the meantime."""
+        if not task.shared or self._store is None:
+            return None
+        try:
+            row = self._store.row(shared_prices.select().where(shared_prices.c.key == task.key))
+        except SQLAlchemyError:
+            return None  # then it is computed here
+        return None if row is None else pickle.dumps((json.loads(row["outcome"]), None))
+
+    def _share(self, task: _Task) -> None:
+        """Leave a result for other processes, without those of days ago; errors are not shared."""
+        if not task.shared or self._store is None or task.outcome is None:
+            return
+        result, error = pickle.loads(task.outcome.removeprefix(_FLEETING))  # noqa: S301 - as above
+        text, now, of = json.dumps(result), time.time(), shared_prices
+        if error is not None or len(text) > _LARGEST_KEPT:
+            return
+        try:
+            self._store.change(of.delete().where(of.c.created < now - _SHARED_SECONDS))
+            self._store.change(of.insert().values(key=task.key, outcome=text, created=now))
+        except SQLAlchemyError:
+            pass  # another process was faster, or the database is away
 
     def _keep(self, key: str, outcome: bytes) -> None:
         """Remember an outcome that time does not change; long lists of keys are not worth it."""
@@ -208,7 +253,7 @@ class _Worker:
             "forkserver" if "forkserver" in methods else "spawn"
         )
         if "forkserver" in methods:  # a new worker is a fork of a process that has imported all
-            context.set_forkserver_preload(["expost.server.jobs.prices"])
+            context.set_forkserver_preload(_PRELOADED)
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_work, args=(other, begin), daemon=True)
         self._process.start()
@@ -244,8 +289,6 @@ def _work(connection: Any, begin: Callable[[], Any]) -> None:
     """In a worker: compute one price after the other, until the server ends."""
     prepare_worker()
     begin()
-    if hasattr(os, "nice"):
-        os.nice(5)  # answering calls comes first
     while True:
         try:
             content = connection.recv_bytes()

@@ -42,6 +42,15 @@ def price_asked(
     return price_recorded(facts, read(facts, asked, terms.kind), terms)
 
 
+def price_shown(
+    facts: Mapping[str, Any], asked: Mapping[str, Any], terms: Budget
+) -> dict[str, Any]:
+    """Return what somebody is shown before they ask: a JSON form of :func:`price_asked`."""
+    priced = price_asked(facts, asked, terms)
+    told = {"question": priced.question, "price": priced.price, "plan": priced.plan}
+    return told | {"charges": priced.charges.as_dict()}
+
+
 def price_recorded(
     facts: Mapping[str, Any], question: dict[str, Any], terms: Budget
 ) -> PricedQuestion:
