@@ -27,7 +27,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from expost import __version__
+from expost._version import __version__
 from expost.errors import ExpostError
 from expost.execution.processes import prepare_worker
 from expost.server.database import ServerDatabase, shared_prices
