@@ -106,6 +106,42 @@ def test_the_choice_of_m_has_its_law():
     assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM
 
 
+def mass_law(users, caps, share, rate, span, monkeypatch):
+    """The chances with which ``choose_cap`` chooses by mass, from the weights that it inverts."""
+    seen = []
+
+    def remember(weights, distances, rate):
+        pairs = zip(weights, distances, strict=True)
+        seen.append([weight * math.exp(-float(rate) * one) for weight, one in pairs])
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contribution, "ExponentialLaw", remember)
+        patch.setattr(contribution.coins, "invert", lambda law, randomness: 0)
+        choose_cap(users, caps, share, rate, SimulationRandomness(0), span=span)
+    return [weight / sum(seen[0]) for weight in seen[0]]
+
+
+@pytest.mark.parametrize("span", [1, 10])
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 10**6])
+@pytest.mark.parametrize("users", [{}, {1: 6, 2: 3, 3: 2, 5: 1}, {7: 40, 1000: 3}])
+def test_the_choice_by_mass_is_private(users, size, span, monkeypatch):
+    """Adding a user of any size changes every chance by at most e^η: catches mass without a cap."""
+    caps, share, rate = cap_candidates(30), Fraction(1, 60), Fraction(3, 10)
+    more = users | {size: users.get(size, 0) + 1}
+    here, there = (mass_law(table, caps, share, rate, span, monkeypatch) for table in (users, more))
+    assert max(abs(math.log(a / b)) for a, b in zip(here, there, strict=True)) <= rate + 1e-9
+
+
+def test_the_choice_by_mass_looks_at_rows(monkeypatch):
+    """One user in a hundred has half of all rows: few users are above 1, many rows are."""
+    users, share, rate = {1: 9900, 99: 100}, Fraction(1, 40), Fraction(1)
+    chances = mass_law(users, [1, 10, 99, 200], share, rate, 10, monkeypatch)
+    assert chances[2] > 0.99
+    randomness = SimulationRandomness(1)
+    assert choose_cap(users, [1, 10, 99, 200], share, rate, randomness) == 1
+
+
 def test_a_choice_has_its_weights():
     """Without users two caps are as good as each other: their weights decide, 4 to 1."""
     randomness, users = SimulationRandomness(4), {1: 0}

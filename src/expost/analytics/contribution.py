@@ -20,7 +20,9 @@ mechanism looks for the least cap that at most a share q of all users is above: 
 −max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
 a user changes either term by at most 1, so choosing c with a probability proportional to
 e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). The draw is exact
-(``samplers.ExponentialLaw``).
+(``samplers.ExponentialLaw``). Of rows and sums above(c) − q·users is replaced by what is above the
+cap, up to s ≥ c a user, less q times what is below: Σ (min((x − c)₊, s) − q·min(x, c))/s. Of a user
+this is between −q and 1, so adding one changes it by at most 1 as well.
 
 **What the caps remove** (``pricing``). Per user: pairs (users), rows, the amount Σ|v| of
 all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
@@ -58,6 +60,7 @@ _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
 MOST_CAP = 1000  # the largest m that is chosen privately
+_MASS_PARTS = 2**24  # of a cap
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
 
 
@@ -536,27 +539,48 @@ def choose_cap(
     randomness: Randomness,
     *,
     favour_small: bool = False,
+    span: int | None = None,
 ) -> int:
     """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
     ``users``: number (of groups, of rows, or an amount) → users. ``favour_small`` proposes c with a
     public weight of about 1/c² instead of 1, so that a small budget does not choose a large cap by
-    chance; a base measure changes no guarantee.
+    chance; a base measure changes no guarantee. With ``span`` it matters how much is above the cap
+    (up to one more cap, or ``span`` if that is more), not how many users are.
     """
-    everybody = sum(users.values())
     quality = []
-    before = everybody
+    parts = share.denominator if span is None else _MASS_PARTS  # whole numbers of these of a user
+
+    def loss(cap: int) -> int:
+        if span is None or cap == 0:
+            above = sum(number for size, number in users.items() if size > cap or cap == 0)
+            return int(parts * (above - share * sum(users.values())))
+        return _mass_lost(users, cap, max(cap, span), share)
+
+    before = loss(0)
     for cap in candidates:
-        above = sum(number for size, number in users.items() if size > cap)
-        quality.append(-max(above - share * everybody, share * everybody - before))
-        before = above
+        lost = loss(cap)
+        quality.append(-max(lost, -before))
+        before = lost
     best, largest = max(quality), candidates[-1]
     weights = tuple((largest // cap) ** 2 if favour_small else 1 for cap in candidates)
-    parts = share.denominator  # distances in whole numbers of these parts of a user
-    distances = [int(parts * (best - one)) for one in quality]
+    distances = [best - one for one in quality]
     # No proposals that are accepted or not: they take long where the weight of the best is small.
     law = ExponentialLaw(weights, distances, rate / (2 * parts))
     return candidates[coins.invert(law, randomness)]
+
+
+def _mass_lost(users: dict[int, int], cap: int, span: int, share: Fraction) -> int:
+    """What is above a cap, up to ``span`` a user, less ``share`` of what is below, in parts of it.
+
+    A user adds at most 1 and removes at most ``share`` of it, as in the count of users.
+    """
+    lost = 0
+    for size, number in users.items():
+        above = _MASS_PARTS * min(max(size - cap, 0), span) // span
+        below = _MASS_PARTS * share.numerator * min(size, cap) // (share.denominator * span)
+        lost += number * (above - below)
+    return lost
 
 
 def cap_candidates(most: int) -> list[int]:

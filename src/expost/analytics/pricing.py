@@ -29,6 +29,8 @@ from expost.analytics.contribution import (
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
 from expost.analytics.refinement import (
+    LEAST_COST,
+    LEAST_PART,
     GroupPaths,
     Job,
     LevelOptions,
@@ -51,10 +53,13 @@ KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
 DROPPED_SHARES = (Fraction(1, 200), Fraction(1, 100), Fraction(3, 100), Fraction(2, 25))
 """Parts of the total that the share of dropped pairs may cost: 0.5 % to 8 %, as far as needed."""
-REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
+REMOVED_SHARES = (Fraction(1, 100), Fraction(3, 100), Fraction(2, 25), Fraction(1, 5))
+"""Likewise for what caps remove from rows and sums: 1 % to 20 %, as far as needed."""
+REMOVED_SHARE = Fraction(1, 20)  # of the total, for means and where nothing depends on it
+_TAIL = 1 / (1 - 2**-0.5)  # what a tail of index 1.5 has above a cap, over the part up to two caps
+_FEW = 4  # caps of the amount with which a user counts in the share, where nothing depends on it
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
-_FEW = 4  # likewise for sums with a cap of the amount: so many times the cap
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
 FINER = 32  # counts are made in such parts where noise is Laplace: less is lost to rounding
 _PARTS = 10**12  # of the worst case; a request is settled at a whole number of them
@@ -105,6 +110,7 @@ class CheckedCount:
     dropped_price: Fraction | None = None
     kept: KeptPath | None = field(repr=False, default=None)
     may_raise_rows: bool = False  # a mean of one row per user, as long as that moves it little
+    stated: bool = False  # the caller gave every cap: answers may be about the capped table
 
     @property
     def law(self) -> str:
@@ -150,6 +156,12 @@ class CheckedCount:
         """Whether m is chosen privately, and paid for."""
         return self.cap == AUTO and self.most_known != 1
 
+    @property
+    def counts_removed(self) -> bool:
+        """Whether what caps remove from rows or sums counts against a relative error."""
+        relative = self.wanted.within is not None and self.wanted.top is None
+        return relative and self.measure.kind in ("rows", "sum")
+
     def cost_of_cap(self) -> Fraction:
         """The price of choosing m."""
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
@@ -172,7 +184,7 @@ class CheckedCount:
         if self.one_row:
             return Fraction(0)
         if self.measure.kind != "users":
-            return self.total * REMOVED_SHARE
+            return self.total * (REMOVED_SHARES[-1] if self.counts_removed else REMOVED_SHARE)
         capped = most is not None and (self.most_known is None or most < self.most_known)
         return self.total * DROPPED_SHARES[-1] if capped and not self.from_counts else Fraction(0)
 
@@ -182,7 +194,7 @@ class CheckedCount:
         if self.measure.kind == "users":
             return groups
         if self.measure.amount is not None:
-            return max(groups, _FEW) * self.measure.amount
+            return max(groups, 1 if self.counts_removed else _FEW) * self.measure.amount
         rows = self.measure.rows or 1
         return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
 
@@ -208,8 +220,16 @@ class CheckedCount:
 
     @property
     def above(self) -> Fraction:
-        """The share of all users that may be above a cap that is chosen privately."""
-        return Fraction(self.wanted.within or Fraction(1, 10)) / 4
+        """The share of users, or of their rows and amounts, that a chosen cap may remove."""
+        share = Fraction(self.wanted.within or Fraction(1, 10))
+        return share / (6 if self.counts_removed else 4)
+
+    @property
+    def span(self) -> int | None:
+        """The part above a cap of rows, or of the amount, with which a user counts at least."""
+        if not self.counts_removed:
+            return None
+        return 1 if self.caps_amount else SPREAD
 
     def cap_rate(self) -> Fraction:
         """η of the exponential mechanism that chooses a cap."""
@@ -432,16 +452,32 @@ def too_much_removed(share: Mapping[str, float], within: float) -> bool:
     return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
 
 
+def removed_is_clear(share: Mapping[str, float], within: float) -> bool:
+    """Whether a better estimate of what caps removed would hardly answer more."""
+    low, high = (_TAIL * _odds(share[name]) for name in ("low", "high"))
+    wide = high - low > _TAIL * within / 2
+    return high <= within / 4 or low >= within * (1 - LEAST_PART) or not wide
+
+
+def prices_that_fit(prices: Sequence[Fraction], limit: int, law: str) -> list[Fraction]:
+    """Return the prices whose noise for this limit the samplers of paths can draw."""
+    least = LEAST_COST[law] * (limit if law == "laplace" else limit**2)
+    return [price for price in prices if price * (1 - _FOR_REMOVED) / 2 >= least]
+
+
 def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
-    ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
-    that is known to within the wanted error, else the part of it that is certain at the confidence
-    of the interval. Counts of users are divided by the share of pairs that the cap keeps
-    (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
-    not, a cap may have moved a count by more than the wanted error, and none is answered. Only if
-    the cap was given and a small budget cannot tell, the part that is certain counts, and the
-    answers are those of the table with the cap.
+    ``bias`` of rows and sums, relative to the value, is the estimate, if that is known to the
+    wanted error. Under caps that were chosen, it is enlarged for what users have beyond the part of
+    their rows that is looked at (as much as a Pareto tail of index 1.5 has, from the part that is
+    certain), and nothing is answered if it is not known. ``shift`` of a mean is the estimate if
+    that is known to within the wanted error, else the part of it that is certain. Counts of users
+    are divided by the share of pairs that the cap keeps (``corrected``), if that is known to half
+    of the wanted error and at least 1 − within/2. If not, a cap may have moved a count by more than
+    the wanted error, and none is answered. Only if all caps were given (``stated``) and a small
+    budget cannot tell, the part that is certain counts, and the answers are those of the table with
+    the caps.
     """
     measure, within = request.measure, request.wanted.within
     kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
@@ -452,8 +488,7 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
         if known_share(share, within) and share["estimate"] <= within / 2:
             return told | {"corrected": True}
         unknown = not known_share(share, within) and not too_much_removed(share, within)
-        stated = unknown and not request.chooses_cap
-        return told | {"bias": share["low"] if stated else within}
+        return told | {"bias": share["low"] if unknown and request.stated else within}
     if measure.kind == "mean":
         spread, error = measure.high - measure.low, told.pop("shift_error")
         shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
@@ -464,7 +499,9 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
         return told | {"shift": counted * spread * unit, "kept_mean": centre * unit}
     low, middle, high = (_odds(share[name]) for name in ("low", "estimate", "high"))
     known = within is None or high - low <= 2 * within
-    return told | {"bias": middle if known else low}
+    if within is None or not request.counts_removed or request.stated:
+        return told | {"bias": middle if known else low}
+    return told | {"bias": max(middle, low) + (_TAIL - 1) * low if high - low <= within else within}
 
 
 def _odds(share: float) -> float:
@@ -522,11 +559,12 @@ def dropped_pairs(
     enough: Callable[[dict[str, float]], bool],
     randomness: Randomness,
 ) -> tuple[dict[str, float], Fraction]:
-    """Return a private estimate of the share of dropped pairs, and its price.
+    """Return a private estimate of the share of dropped pairs (rows, amount), and its price.
 
-    Removed and kept pairs have one noise path each; the first price that is ``enough`` is paid, by
-    released values only. The interval holds at all prices at once (union bound; the first price,
-    which mostly suffices, has the largest part of what may be missed).
+    One user changes what is removed, and what is kept, by at most ``limit`` each. Both have one
+    noise path each; the first price that is ``enough`` is paid, by released values only. The
+    interval holds at all prices at once (union bound; the first price, which mostly suffices, has
+    the largest part of what may be missed).
     """
     shares = np.array([0.25**level for level in range(len(prices))])
     shares /= shares.sum()

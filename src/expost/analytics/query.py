@@ -26,6 +26,7 @@ from expost.analytics.pricing import (
     AUTO,
     DROPPED_SHARES,
     REMOVED_SHARE,
+    REMOVED_SHARES,
     CheckedCount,
     KeptPath,
     describe_request,
@@ -33,7 +34,9 @@ from expost.analytics.pricing import (
     known_share,
     outcome_of,
     price_request,
+    prices_that_fit,
     removed_by_caps,
+    removed_is_clear,
     removed_share,
     settled_at,
     source_description,
@@ -405,7 +408,9 @@ def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomnes
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
         fit, rate = request.caps_that_fit(), request.cap_rate()
-        progress.most = contribution.choose_cap(groups, fit, request.above, rate, randomness)
+        progress.most = contribution.choose_cap(
+            groups, fit, request.above, rate, randomness, span=1 if request.counts_removed else None
+        )
     return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
 
 
@@ -416,7 +421,15 @@ def choose_rows(
     progress.side += request.cost_of_rows()
     fit, rate = request.rows_that_fit(progress.most), request.cap_rate()
     return request.with_rows(
-        contribution.choose_cap(sizes, fit, request.above, rate, randomness, favour_small=True)
+        contribution.choose_cap(
+            sizes,
+            fit,
+            request.above,
+            rate,
+            randomness,
+            favour_small=True,
+            span=request.span,
+        )
     )
 
 
@@ -436,18 +449,21 @@ def share_of_removed(
 ) -> Fraction:
     """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
-    if request.measure.kind != "users":
-        price = request.total * REMOVED_SHARE
+    bought = REMOVED_SHARES if request.counts_removed else DROPPED_SHARES
+    prices = prices_that_fit([request.total * part for part in bought], limit, request.law)
+    if request.measure.kind != "users" and not (request.counts_removed and prices):
+        price = request.total * (bought[-1] if request.counts_removed else REMOVED_SHARE)
         share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price
-    prices = [request.total * part for part in DROPPED_SHARES]
     if within is None or request.wanted.top is not None:
         prices = prices[:1]  # the share is told; nothing depends on it
 
     def enough(told: dict[str, float]) -> bool:
         if within is None or too_much_removed(told, within):
             return True
+        if request.counts_removed:
+            return removed_is_clear(told, within)
         return known_share(told, within) and told["estimate"] <= within / 2
 
     share, price = dropped_pairs(values, limit, prices, request.law, confidence, enough, randomness)

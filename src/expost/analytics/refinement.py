@@ -67,10 +67,10 @@ LAWS: dict[str, type[NoiseLevels]] = {"laplace": LaplaceLevels, "gaussian": Gaus
 _LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
 _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
-_LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
+LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
 _ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
-_LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
+LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
 _PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
@@ -190,7 +190,7 @@ def make_job(
         return Job(levels, rule_of(levels), total, order, most, shared, wanted.answered)
     if wanted.within is None:
         return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
-    hopeless = wanted.within - bias < _LEAST_PART * wanted.within
+    hopeless = wanted.within - bias < LEAST_PART * wanted.within
     error = wanted.within if hopeless else wanted.within - bias
     if goals.one_level_for_all(wanted, groups, most):
         rule = goals.single_rule(levels, error, wanted.confidence, wanted.signed)
@@ -214,7 +214,7 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     last = total if order == RACE else total / _PATIENCE
     last = min(total, last if max_group is None else max_group)
     last = min(last, Fraction(_ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
-    least = _LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
+    least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
     if last < least:
         field = "epsilon" if max_group is None else "max_group_epsilon"
         raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")

@@ -342,6 +342,7 @@ def check_request(
         source=_source_name(data, asked["table"]),
         one_row=bool(asked["one_row_per_user"]),
         chooses_rows=measure.rows is None,
+        stated=_caps_stated(measure, asked),
         may_raise_rows=measure.kind == "mean"
         and asked["max_rows_per_user"] is None
         and not asked["one_row_per_user"],
@@ -353,6 +354,14 @@ def check_request(
             raise InvalidInput("data", "counts", "rows, sums, groups and conditions need a table")
         return checked
     return _opened(checked, asked) if open_table else checked
+
+
+def _caps_stated(measure: Measure, asked: Mapping[str, Any]) -> bool:
+    """Whether the caller gave every cap that applies; caps that we choose must be harmless."""
+    groups, rows = asked["max_groups_per_user"], asked["max_rows_per_user"]
+    by_default = groups is None and bool(asked["private_keys"])
+    chosen = rows in (None, AUTO) and measure.kind != "users"
+    return groups != AUTO and not by_default and not chosen
 
 
 def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:

@@ -190,13 +190,21 @@ class QueryRun:
         deciding = checked.counted() or range(len(requests))
         self.most = base.cap if isinstance(base.cap, int) else None
         choices = checked.choices()
-        share, rate = base.above, base.cap_rate()
+        rate = base.cap_rate()
         if base.chooses_cap or choices:
             groups, rows = counting.sizes_per_user(base)
         if base.chooses_cap:
             self.side += checked.shares()["max_groups_per_user"]
             fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
-            self.most = contribution.choose_cap(groups, fit, share, rate, self._randomness)
+            strict = next((one for one in requests if one.counts_removed), base)
+            self.most = contribution.choose_cap(
+                groups,
+                fit,
+                strict.above,
+                rate,
+                self._randomness,
+                span=1 if strict.counts_removed else None,
+            )
         elif base.cap == AUTO:
             self.most = 1
         self.side += checked.shares()["max_rows_per_user"]
@@ -205,8 +213,15 @@ class QueryRun:
             sizes = counting.sizes_per_user(first)[1] if first.caps_amount else rows
             fitting = [part for part in parts if part in deciding] or parts
             fit = min((requests[part].rows_that_fit(self.most) for part in fitting), key=len)
+            strict = next((requests[part] for part in parts if requests[part].counts_removed), base)
             cap = contribution.choose_cap(
-                sizes, fit, share, rate, self._randomness, favour_small=True
+                sizes,
+                fit,
+                strict.above,
+                rate,
+                self._randomness,
+                favour_small=True,
+                span=strict.span,
             )
             for part in parts:
                 requests[part] = requests[part].with_rows(cap)
