@@ -266,22 +266,70 @@ def totals(pairs: Any, most: int | None, salt: str, limit: int | None = None) ->
     """Return the query for one row per group: sums over the pairs that the cap keeps.
 
     With a ``limit`` a row without a group is added: what is kept and removed in all, at most that
-    much per user.
+    much per user. Sums are those of all pairs less those of the pairs that the cap drops, so that
+    only users above the cap are hashed and sorted.
     """
-    if most is not None:
-        order = [salted_hash(pairs, [USER, GROUP], salt), pairs[GROUP]]
-        pairs = _ranked(pairs, USER, order)
-    elif limit is not None and _FIRST not in pairs.columns:
-        pairs = _ranked(pairs, USER, [pairs[GROUP]])
     if _FIRST not in pairs.columns:
-        return _pair_totals(pairs, most, limit)
+        return _pair_totals(pairs, most, salt, limit)
     names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
-    inside = ibis_module().literal(True) if most is None else pairs[_RANK] < most
-    kept = pairs.filter(inside)
-    groups = kept.group_by(GROUP).aggregate(
-        **{name: _whole(kept[name]) for name in names}, **{_USERS: kept.count()}
+    parts = len(names)
+    names += [name for some in (_KEPT, _GAP) for name in some[:parts]]
+    signed = pairs.select(USER, GROUP, *names, **{_USERS: _number(1)})
+    if most is not None:
+        dropped = _dropped(pairs, _sizes(pairs), most, salt)
+        less = {name: -dropped[name] for name in names}
+        less |= {
+            gap: dropped[whole] - dropped[gap]
+            for gap, whole in zip(_GAP[:parts], _WHOLE[:parts], strict=True)
+        }
+        signed = ibis_module().union(
+            signed, dropped.select(USER, GROUP, **less, **{_USERS: _number(-1)})
+        )
+    summed = [*names[:parts], _USERS]
+    groups = signed.group_by(GROUP).aggregate(**{name: _whole(signed[name]) for name in summed})
+    if limit is None:
+        return groups
+    users = signed.group_by(USER).aggregate(
+        **{name: _whole(signed[name]) for name in names[parts:]}
     )
-    return groups if limit is None else _with_amounts(groups, pairs, inside, len(names), limit)
+    limited = _limited(users, _KEPT[:parts], limit) | _limited(users, _GAP[:parts], limit)
+    return _with_amounts(groups, users, limited)
+
+
+def _pair_totals(pairs: Any, most: int | None, salt: str, limit: int | None) -> Any:
+    """The totals of pairs that are worth 1 each: sizes say how many of a user are kept."""
+    ibis, sizes, signed = ibis_module(), _sizes(pairs), pairs.select(GROUP, **{_USERS: _number(1)})
+    if most is not None:
+        dropped = _dropped(pairs, sizes, most, salt)
+        signed = ibis.union(signed, dropped.select(GROUP, **{_USERS: _number(-1)}))
+    users = _whole(signed[_USERS])
+    groups = signed.group_by(GROUP).aggregate(**{_FIRST: users, _USERS: users})
+    if limit is None:
+        return groups
+    last = MOST_UNITS if most is None else most
+    kept = ibis.least(sizes[_SIZE], ibis.literal(min(last, limit)))
+    gap = _between(sizes[_SIZE] - last, 0, limit)
+    return _with_amounts(groups, sizes, {_KEPT[0]: kept, _GAP[0]: gap})
+
+
+def _sizes(pairs: Any) -> Any:
+    """Users, and how many groups they are in."""
+    return pairs.group_by(USER).aggregate(**{_SIZE: pairs.count()})
+
+
+def _dropped(pairs: Any, sizes: Any, most: int, salt: str) -> Any:
+    """The pairs that a cap drops; nothing is dropped of a user who is in at most ``most`` groups.
+
+    Which ones depends on the user's own groups and the salt only.
+    """
+    above = pairs.semi_join(sizes.filter(sizes[_SIZE] > most), USER)
+    ranked = _ranked(above, USER, [salted_hash(above, [USER, GROUP], salt), above[GROUP]])
+    return ranked.filter(ranked[_RANK] >= most)
+
+
+def _number(value: int) -> Any:
+    """A whole number of 64 bits."""
+    return ibis_module().literal(value, "int64")
 
 
 def _ranked(pairs: Any, by: str | list[str], order: list[Any]) -> Any:
@@ -291,39 +339,13 @@ def _ranked(pairs: Any, by: str | list[str], order: list[Any]) -> Any:
     return pairs.mutate(**{_RANK: rank})
 
 
-def _pair_totals(pairs: Any, most: int | None, limit: int | None) -> Any:
-    """The totals of pairs that are worth 1 each: ranks say how many of a user are counted."""
-    kept = pairs if most is None else pairs.filter(pairs[_RANK] < most)
-    if limit is None:
-        return kept.group_by(GROUP).aggregate(**{_FIRST: kept.count(), _USERS: kept.count()})
-    rank, last = pairs[_RANK], MOST_UNITS if most is None else most
-    counted = {
-        _FIRST: rank < last,
-        _KEPT[0]: rank < min(last, limit),
-        _GAP[0]: (rank >= last) & (rank < last + limit),
-    }
-    sums = {name: _whole(test.ifelse(1, 0)) for name, test in counted.items()}
-    return pairs.group_by(GROUP).aggregate(**sums, **{_USERS: sums[_FIRST]})
-
-
-def _with_amounts(groups: Any, pairs: Any, inside: Any, parts: int, limit: int) -> Any:
-    """The totals and, in a row without a group, the amounts of all users.
-
-    Both read one list of pairs with ranks, which an engine makes once.
-    """
+def _with_amounts(groups: Any, users: Any, limited: dict[str, Any]) -> Any:
+    """The totals and, in a row without a group, the amounts of all users together."""
     ibis = ibis_module()
-    kept, gaps, wholes = _KEPT[:parts], _GAP[:parts], _WHOLE[:parts]
-    amounts = {name: inside.ifelse(pairs[name], 0) for name in kept}
-    amounts |= {
-        gap: inside.ifelse(pairs[gap], pairs[whole])
-        for gap, whole in zip(gaps, wholes, strict=True)
-    }
-    users = pairs.group_by(USER).aggregate(**{name: _whole(one) for name, one in amounts.items()})
-    limited = _limited(users, kept, limit) | _limited(users, gaps, limit)
     everybody = users.aggregate(**{name: _whole(amount) for name, amount in limited.items()})
-    zero, own = ibis.literal(0, "int64"), groups.columns[1:]
-    added = everybody.mutate(**{GROUP: ibis.null("string")}, **dict.fromkeys(own, zero))
-    groups = groups.mutate(**dict.fromkeys(amounts, zero))
+    own = groups.columns[1:]
+    added = everybody.mutate(**{GROUP: ibis.null("string")}, **dict.fromkeys(own, _number(0)))
+    groups = groups.mutate(**dict.fromkeys(limited, _number(0)))
     return ibis.union(groups, added.select(*groups.columns))
 
 
