@@ -213,6 +213,37 @@ def usable(rows: Any, measure: Measure, keys: Sequence[str] | None) -> Any:
     return rows if keys is None else _only(rows, keys)
 
 
+def pair_sums(
+    rows: Any, measure: Measure, keys: Sequence[str] | None, *, collated: bool = True
+) -> Any:
+    """Return one row per user and group with the number of rows, or the sums before the cap.
+
+    These do not depend on caps of rows and amounts: such caps are chosen from them.
+    """
+    rows = one_text_per_user(usable(rows, measure, keys), collated)
+    if measure.kind == "users":
+        return rows.select(USER, GROUP).distinct()
+    if measure.kind == "rows":
+        return rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: rows.count()})
+    return rows.group_by([USER, GROUP]).aggregate(
+        **{_FIRST: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
+    )
+
+
+def clipped(pairs: Any, measure: Measure) -> Any:
+    """Return the pairs of :func:`pair_sums` with what counts of them; see :func:`measured`."""
+    ibis = ibis_module()
+    if measure.kind == "users":
+        return pairs
+    if measure.kind == "rows":
+        kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
+        return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
+    assert measure.amount is not None
+    kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
+    shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
+    return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
+
+
 def measured(
     rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str, *, collated: bool = True
 ) -> Any:
@@ -222,21 +253,10 @@ def measured(
     or not (``_WHOLE``). Where users are counted every pair is worth 1, and has none of these.
     ``collated`` says that equal users may be written differently (a collation, −0.0).
     """
+    if measure.kind in ("users", "rows") or measure.amount is not None:
+        return clipped(pair_sums(rows, measure, keys, collated=collated), measure)
     ibis = ibis_module()
     rows = one_text_per_user(usable(rows, measure, keys), collated)
-    if measure.kind == "users":
-        return rows.select(USER, GROUP).distinct()
-    if measure.kind == "rows":
-        pairs = rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: ibis._.count()})
-        kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
-        return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
-    if measure.amount is not None:
-        pairs = rows.group_by([USER, GROUP]).aggregate(
-            **{_FIRST: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
-        )
-        kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
-        shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
-        return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
     # Rows that are clipped to one value differ in what is clipped, which the gap tells: without an
     # order among them the engine would choose, by what else there is to sort.
     apart = [VALUE, WIDE] if measure.kind == "sum" else [VALUE]
@@ -474,12 +494,17 @@ def per_user(rows: Any, amounts: Sequence[int] = ()) -> Any:
     With ``amounts``, caps of a sum in ascending order, instead of rows by how many of these the
     largest sum of the user in a group exceeds.
     """
-    ibis = ibis_module()
     size = rows[VALUE].sum().abs() if amounts else rows.count()
-    pairs = rows.group_by([USER, GROUP]).aggregate(expost_size=size)
-    users = pairs.group_by(USER).aggregate(
-        expost_groups=ibis._.count(), expost_size=ibis._.expost_size.max()
-    )
+    pairs = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: size})
+    return sizes_of_pairs(pairs, amounts)
+
+
+def sizes_of_pairs(pairs: Any, amounts: Sequence[int] = ()) -> Any:
+    """Return the query of :func:`per_user` from the pairs of :func:`pair_sums`."""
+    ibis = ibis_module()
+    own = [name for name in (_FIRST, _WHOLE[0]) if name in pairs.columns]  # none: users only
+    size = pairs[own[0]].abs().max() if own else _number(1)
+    users = pairs.group_by(USER).aggregate(expost_groups=pairs.count(), expost_size=size)
     if amounts:
         exceeded = [(users.expost_size > amount).ifelse(1, 0) for amount in amounts]
         users = users.mutate(expost_size=sum(exceeded[1:], exceeded[0]))

@@ -8,7 +8,8 @@ Tests: ``tests/analytics/test_query.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -50,7 +51,7 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, fetch
+from expost.tables.typed_columns import SEPARATOR, fetch, held
 
 Released = Callable[[Answer, float], None]
 
@@ -326,8 +327,9 @@ def run_request(
     holds what was bought, also if this raises.
     """
     progress = Progress() if progress is None else progress
-    request = choose_caps(request, progress, randomness)
-    request, groups, values = _values(request, progress, randomness)
+    with _shared_pairs(request) as pairs:
+        request = choose_caps(request, progress, randomness, pairs)
+        request, groups, values = _values(request, progress, randomness, pairs)
     progress.measure = request.measure
     refinement = refinement_of(request, progress, groups, values, randomness, keep_path=keep_path)
     progress.refinement = refinement
@@ -338,8 +340,21 @@ def run_request(
     return _result(request, progress, charges, evidence, randomness.simulated)
 
 
+@contextmanager
+def _shared_pairs(request: CheckedCount) -> Iterator[Any]:
+    """What users have per group, if caps are chosen from it before it is capped; else None."""
+    chosen = request.chooses_cap or request.chooses_rows
+    if not chosen or not (request.measure.kind in ("users", "rows") or request.caps_amount):
+        yield None
+        return
+    measure, collated = request.measure, request.collated
+    sums = contribution.pair_sums(request.rows(), measure, request.keys, collated=collated)
+    with held(sums) as pairs:
+        yield pairs
+
+
 def _values(
-    request: CheckedCount, progress: Progress, randomness: Randomness
+    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Any = None
 ) -> tuple[CheckedCount, list[Any], GroupValues]:
     """The groups and their private values, after the caps; pays for the share and the groups."""
     if request.kept is not None:
@@ -354,9 +369,12 @@ def _values(
         progress.values = GroupValues(tuple(listed), numbers)
         return request, listed, progress.values
     salt = contribution.new_salt(randomness)
-    pairs = contribution.measured(
-        request.rows(), request.measure, request.keys, salt, collated=request.collated
-    )
+    if shared is not None:
+        pairs = contribution.clipped(shared, request.measure)
+    else:
+        pairs = contribution.measured(
+            request.rows(), request.measure, request.keys, salt, collated=request.collated
+        )
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
@@ -397,14 +415,16 @@ def _with_more_rows(
     return choose_rows(request, progress, sizes_per_user(request)[1], randomness)
 
 
-def choose_caps(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
+def choose_caps(
+    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Any = None
+) -> CheckedCount:
     """Return the request with its caps: as given, 1 for one group, or chosen privately."""
     progress.most = request.cap if isinstance(request.cap, int) else None
     if request.cap == AUTO and not request.chooses_cap:
         progress.most = 1
     if not request.chooses_cap and not request.chooses_rows:
         return request
-    groups, sizes = sizes_per_user(request)
+    groups, sizes = sizes_per_user(request, shared)
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
         fit, rate = request.caps_that_fit(), request.cap_rate()
@@ -433,10 +453,18 @@ def choose_rows(
     )
 
 
-def sizes_per_user(request: CheckedCount) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how many users have how many groups, and how many rows (or which sum) in one."""
-    usable = contribution.usable(request.rows(), request.measure, request.keys)
-    query = contribution.per_user(usable, request.amounts)
+def sizes_per_user(
+    request: CheckedCount, shared: Any = None
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how many users have how many groups, and how many rows (or which sum) in one.
+
+    ``shared`` are the pairs of users and groups, where they are known already.
+    """
+    if shared is not None:
+        query = contribution.sizes_of_pairs(shared, request.amounts)
+    else:
+        usable = contribution.usable(request.rows(), request.measure, request.keys)
+        query = contribution.per_user(usable, request.amounts)
     return contribution.run_per_user(query, request.amounts)
 
 

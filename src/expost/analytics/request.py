@@ -375,7 +375,9 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     used += [columns.split_condition(text)[0].strip() for text in request.where]
     used = list(dict.fromkeys(name for name in used if name))
     if isinstance(data, (str, Path)):
-        table = open_source(data, asked["table"], delimiter=asked["delimiter"], columns=used)
+        table = open_source(
+            data, asked["table"], delimiter=asked["delimiter"], columns=used, natively=True
+        )
     else:
         table = as_table(data, used)
     opened = replace(request, table=table, keys=typed_keys(request, table, asked["keys"] or ()))

@@ -51,6 +51,7 @@ from expost.tables.file_rows import (
     read_lines,
     tame_scanner,
 )
+from expost.tables.native_parquet import read_natively
 from expost.tables.typed_columns import ibis_module
 
 
@@ -135,10 +136,13 @@ def open_source(
     delimiter: str | None = None,
     columns: Sequence[str] = (),
     beside: Any = None,
+    natively: bool = False,
 ) -> Any:
     """Open a file, a folder, a glob, or a table behind a connection URL as an Ibis table.
 
     ``beside``: an opened table of files, in whose engine files are read: both can be joined.
+    ``natively``: queries run by :func:`typed_columns.fetch` only, so that DuckDB may read Parquet
+    files itself (:mod:`expost.tables.native_parquet`).
     """
     text = str(source)
     if "://" in text:
@@ -151,6 +155,8 @@ def open_source(
         return _open_database(files[0], suffix, table, columns)
     try:
         engine = _engine() if beside is None else ibis_module().get_backend(beside)
+        if natively and suffix == ".parquet":
+            return _read_parquet(engine, files, columns, natively=True)
         return _read(engine, files, suffix, delimiter, columns)
     except (InvalidInput, MissingExtra):
         raise
@@ -207,9 +213,15 @@ def _read(
     return read_lines(engine, names, headers[0])
 
 
-def _read_parquet(engine: Any, files: Sequence[Path], columns: Sequence[str]) -> Any:
+def _read_parquet(
+    engine: Any, files: Sequence[Path], columns: Sequence[str], *, natively: bool = False
+) -> Any:
     """The rows of Parquet files, read by Arrow: DuckDB's reader fails at broken cells."""
     rows = parquet_rows([str(path.absolute()) for path in files])
+    if natively:
+        table = read_natively(engine, [_literal(path) for path in files], rows, columns)
+        if table is not None:
+            return table
     scanner = tame_scanner(rows, columns)
     name = f"expost_rows_{id(scanner):x}"  # its own: the connection keeps the scanner
     engine.con.register(name, scanner)

@@ -17,15 +17,18 @@ Tests: ``tests/analytics/test_sources.py``, ``test_sums.py``, ``test_typed_keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from expost.errors import InvalidInput, MissingExtra
+from expost.tables.native_parquet import reads_with_arrow
 
 SEPARATOR = "\x1f"  # between the names of several grouping columns
 _LARGEST, _LEAST = "1e300", "1e-300"  # what is larger counts as infinite, what is smaller as 0
@@ -55,12 +58,34 @@ def ibis_module() -> Any:
 
 def fetch_arrow(expression: Any) -> Any:
     """Run a query and return an Arrow table; an error names its kind, never a value or a line."""
+    return _run(expression, lambda: expression.to_pyarrow())
+
+
+@contextmanager
+def held(table: Any) -> Iterator[Any]:
+    """A table that several queries need; DuckDB computes it once, as a temporary table."""
+    engine = ibis_module().get_backend(table)
+    if engine.name != "duckdb":
+        yield table
+        return
+    name = f"expost_held_{uuid4().hex}"
+    held_table = _run(table, lambda: engine.create_table(name, table, temp=True))
     try:
-        return expression.to_pyarrow()
+        yield held_table
+    finally:
+        with suppress(Exception):  # the answer is there
+            engine.raw_sql(f'DROP TABLE "{name}"')
+
+
+def _run(expression: Any, job: Callable[[], Any]) -> Any:
+    """Run a query; once more if a reader that fails at broken cells can be replaced."""
+    try:
+        return job()
     except Exception as error:
-        raise InvalidInput(
-            "source", "the table", f"cannot be counted: {type(error).__name__}"
-        ) from None
+        problem = type(error).__name__
+    if reads_with_arrow(ibis_module().get_backend(expression)):
+        return _run(expression, job)
+    raise InvalidInput("source", "the table", f"cannot be counted: {problem}")
 
 
 def fetch(expression: Any) -> dict[str, list[Any]]:
