@@ -54,6 +54,7 @@ TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _FIRST, _SECOND = "expost_first", "expost_second"
 _SIZE, _SIZED = "expost_size", "expost_sized"
+_NAME, _NUMBER = "expost_name", "expost_number"
 _PART = "expost_part"  # which of several queries
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
@@ -214,13 +215,26 @@ def usable(rows: Any, measure: Measure, keys: Sequence[str] | None) -> Any:
 
 
 def pair_sums(
-    rows: Any, measure: Measure, keys: Sequence[str] | None, *, collated: bool = True
+    rows: Any,
+    measure: Measure,
+    keys: Sequence[str] | None,
+    *,
+    collated: bool = True,
+    numbered: bool = False,
 ) -> Any:
     """Return one row per user and group with the number of rows, or the sums before the cap.
 
-    These do not depend on caps of rows and amounts: such caps are chosen from them.
+    These do not depend on caps of rows and amounts: such caps are chosen from them. With
+    ``numbered`` DuckDB has numbers in place of listed groups, which take less time and memory;
+    :func:`totals` then needs the same keys.
     """
-    rows = one_text_per_user(usable(rows, measure, keys), collated)
+    names = _numbers(rows, keys) if numbered else None
+    rows = usable(rows, measure, keys if names is None else None)
+    if names is not None:
+        others = [name for name in rows.columns if name != GROUP]
+        rows = rows.join(names, rows[GROUP] == names[_NAME])
+        rows = rows.select(*others, **{GROUP: rows[_NUMBER]})
+    rows = one_text_per_user(rows, collated)
     if measure.kind == "users":
         return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
@@ -282,21 +296,44 @@ def measured(
     )
 
 
-def totals(pairs: Any, most: int | None, salt: str, limit: int | None = None) -> Any:
+def _numbers(rows: Any, keys: Sequence[str] | None) -> Any:
+    """The listed groups and their numbers, in the order of their names; None where names are used.
+
+    One group needs no numbers, and what is not Unicode has none.
+    """
+    ibis = ibis_module()
+    if keys is None or len(keys) < 2 or ibis.get_backend(rows).name != "duckdb":
+        return None
+    try:
+        listed = sorted(keys, key=str.encode)  # as DuckDB sorts them
+    except UnicodeEncodeError:
+        return None
+    kinds = {_NAME: "string", _NUMBER: "int32"}
+    return ibis.memtable({_NAME: listed, _NUMBER: range(len(listed))}, schema=kinds)
+
+
+def totals(
+    pairs: Any,
+    most: int | None,
+    salt: str,
+    limit: int | None = None,
+    keys: Sequence[str] | None = None,
+) -> Any:
     """Return the query for one row per group: sums over the pairs that the cap keeps.
 
     With a ``limit`` a row without a group is added: what is kept and removed in all, at most that
     much per user. Sums are those of all pairs less those of the pairs that the cap drops, so that
     only users above the cap are hashed and sorted.
     """
+    listed = _numbers(pairs, keys) if pairs[GROUP].type().is_integer() else None
     if _FIRST not in pairs.columns:
-        return _pair_totals(pairs, most, salt, limit)
+        return _pair_totals(pairs, most, salt, limit, listed)
     names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
     parts = len(names)
     names += [name for some in (_KEPT, _GAP) for name in some[:parts]]
     signed = pairs.select(USER, GROUP, *names, **{_USERS: _number(1)})
     if most is not None:
-        dropped = _dropped(pairs, _sizes(pairs), most, salt)
+        dropped = _dropped(pairs, _sizes(pairs), most, salt, listed)
         less = {name: -dropped[name] for name in names}
         less |= {
             gap: dropped[whole] - dropped[gap]
@@ -307,6 +344,7 @@ def totals(pairs: Any, most: int | None, salt: str, limit: int | None = None) ->
         )
     summed = [*names[:parts], _USERS]
     groups = signed.group_by(GROUP).aggregate(**{name: _whole(signed[name]) for name in summed})
+    groups = _named(groups, listed)
     if limit is None:
         return groups
     users = signed.group_by(USER).aggregate(
@@ -316,14 +354,14 @@ def totals(pairs: Any, most: int | None, salt: str, limit: int | None = None) ->
     return _with_amounts(groups, users, limited)
 
 
-def _pair_totals(pairs: Any, most: int | None, salt: str, limit: int | None) -> Any:
+def _pair_totals(pairs: Any, most: int | None, salt: str, limit: int | None, listed: Any) -> Any:
     """The totals of pairs that are worth 1 each: sizes say how many of a user are kept."""
     ibis, sizes, signed = ibis_module(), _sizes(pairs), pairs.select(GROUP, **{_USERS: _number(1)})
     if most is not None:
-        dropped = _dropped(pairs, sizes, most, salt)
+        dropped = _dropped(pairs, sizes, most, salt, listed)
         signed = ibis.union(signed, dropped.select(GROUP, **{_USERS: _number(-1)}))
     users = _whole(signed[_USERS])
-    groups = signed.group_by(GROUP).aggregate(**{_FIRST: users, _USERS: users})
+    groups = _named(signed.group_by(GROUP).aggregate(**{_FIRST: users, _USERS: users}), listed)
     if limit is None:
         return groups
     last = MOST_UNITS if most is None else most
@@ -337,13 +375,25 @@ def _sizes(pairs: Any) -> Any:
     return pairs.group_by(USER).aggregate(**{_SIZE: pairs.count()})
 
 
-def _dropped(pairs: Any, sizes: Any, most: int, salt: str) -> Any:
+def _named(groups: Any, listed: Any) -> Any:
+    """The table with names of groups in place of numbers, if it has numbers."""
+    if listed is None:
+        return groups
+    others = [name for name in groups.columns if name != GROUP]
+    named = groups.join(listed, groups[GROUP] == listed[_NUMBER])
+    return named.select(**{GROUP: named[_NAME]}, **{name: named[name] for name in others})
+
+
+def _dropped(pairs: Any, sizes: Any, most: int, salt: str, listed: Any) -> Any:
     """The pairs that a cap drops; nothing is dropped of a user who is in at most ``most`` groups.
 
     Which ones depends on the user's own groups and the salt only.
     """
     above = pairs.semi_join(sizes.filter(sizes[_SIZE] > most), USER)
-    ranked = _ranked(above, USER, [salted_hash(above, [USER, GROUP], salt), above[GROUP]])
+    if listed is not None:
+        above = above.join(listed, above[GROUP] == listed[_NUMBER])
+    name = GROUP if listed is None else _NAME
+    ranked = _ranked(above, USER, [salted_hash(above, [USER, name], salt), above[GROUP]])
     return ranked.filter(ranked[_RANK] >= most)
 
 

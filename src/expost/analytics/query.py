@@ -9,7 +9,7 @@ Tests: ``tests/analytics/test_query.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -342,14 +342,19 @@ def run_request(
 
 @contextmanager
 def _shared_pairs(request: CheckedCount) -> Iterator[Any]:
-    """What users have per group, if caps are chosen from it before it is capped; else None."""
-    chosen = request.chooses_cap or request.chooses_rows
-    if not chosen or not (request.measure.kind in ("users", "rows") or request.caps_amount):
+    """What users have per group before caps, which may be chosen from it; None if rows are ranked.
+
+    DuckDB computes it once where it is needed more than once.
+    """
+    kind, chosen = request.measure.kind, request.chooses_cap or request.chooses_rows
+    read = request.kept is None and not request.from_counts
+    if not read or not (kind in ("users", "rows") or request.caps_amount):
         yield None
         return
-    measure, collated = request.measure, request.collated
-    sums = contribution.pair_sums(request.rows(), measure, request.keys, collated=collated)
-    with held(sums) as pairs:
+    pairs = contribution.pair_sums(
+        request.rows(), request.measure, request.keys, collated=request.collated, numbered=True
+    )
+    with held(pairs) if chosen or request.cap is not None else nullcontext(pairs) as pairs:
         yield pairs
 
 
@@ -379,7 +384,7 @@ def _values(
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
     limit = request.limit(progress.most) if price else None
-    values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
+    values = contribution.run_totals(contribution.totals(pairs, most, salt, limit, request.keys))
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):
