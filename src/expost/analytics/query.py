@@ -374,17 +374,17 @@ def _values(
         progress.values = GroupValues(tuple(listed), numbers)
         return request, listed, progress.values
     salt = contribution.new_salt(randomness)
-    if shared is not None:
-        pairs = contribution.clipped(shared, request.measure)
-    else:
-        pairs = contribution.measured(
-            request.rows(), request.measure, request.keys, salt, collated=request.collated
-        )
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
     limit = request.limit(progress.most) if price else None
-    values = contribution.run_totals(contribution.totals(pairs, most, salt, limit, request.keys))
+    if shared is None:
+        pairs = contribution.measured(
+            request.rows(), request.measure, request.keys, salt, collated=request.collated
+        )
+        values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
+    else:
+        values = contribution.run_capped(shared, request.measure, most, salt, limit, request.keys)
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):

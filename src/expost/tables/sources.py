@@ -217,11 +217,11 @@ def _read_parquet(
     engine: Any, files: Sequence[Path], columns: Sequence[str], *, natively: bool = False
 ) -> Any:
     """The rows of Parquet files, read by Arrow: DuckDB's reader fails at broken cells."""
-    rows = parquet_rows([str(path.absolute()) for path in files])
     if natively:
-        table = read_natively(engine, [_literal(path) for path in files], rows, columns)
+        table = read_natively(engine, files, [_literal(path) for path in files], columns)
         if table is not None:
             return table
+    rows = parquet_rows([str(path.absolute()) for path in files])
     scanner = tame_scanner(rows, columns)
     name = f"expost_rows_{id(scanner):x}"  # its own: the connection keeps the scanner
     engine.con.register(name, scanner)
