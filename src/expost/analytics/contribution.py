@@ -38,8 +38,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
-from uuid import uuid4
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +53,7 @@ USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expos
 TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _FIRST, _SECOND = "expost_first", "expost_second"
+_MOST = "expost_most"
 _SIZE, _SIZED = "expost_size", "expost_sized"
 _NARROW_SUM = "sum_no_overflow"
 _NAME, _NUMBER = "expost_name", "expost_number"
@@ -223,12 +223,14 @@ def pair_sums(
     *,
     collated: bool = True,
     numbered: bool = False,
+    part: tuple[int, int] | None = None,
 ) -> Any:
     """Return one row per user and group with the number of rows, or the sums before the cap.
 
     These do not depend on caps of rows and amounts: such caps are chosen from them. With
     ``numbered`` DuckDB has numbers in place of listed groups, which take less time and memory;
-    :func:`totals` then needs the same keys.
+    :func:`totals` then needs the same keys. ``part`` is a number k and a number n of parts: only
+    the users of the k-th part, by a hash.
     """
     names = _numbers(rows, keys) if numbered else None
     rows = usable(rows, measure, keys if names is None else None)
@@ -237,6 +239,8 @@ def pair_sums(
         rows = rows.join(names, rows[GROUP] == names[_NAME])
         rows = rows.select(*others, **{GROUP: rows[_NUMBER]})
     rows = one_text_per_user(rows, collated)
+    if part is not None:
+        rows = rows.filter(rows[USER].hash() % part[1] == part[0])
     if measure.kind == "users":
         return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
@@ -303,10 +307,6 @@ def _numbers(rows: Any, keys: Sequence[str] | None) -> Any:
 
     One group needs no numbers, and what is not Unicode has none.
     """
-    import pyarrow as pa  # type: ignore[import-untyped]
-    from ibis.expr.operations import InMemoryTable
-    from ibis.formats.pyarrow import PyArrowTableProxy
-
     ibis = ibis_module()
     if keys is None or len(keys) < 2 or ibis.get_backend(rows).name != "duckdb":
         return None
@@ -314,12 +314,8 @@ def _numbers(rows: Any, keys: Sequence[str] | None) -> Any:
         listed = sorted(keys, key=str.encode)  # as DuckDB sorts them
     except UnicodeEncodeError:
         return None
-    kinds = pa.schema({_NAME: pa.string(), _NUMBER: pa.int32()})
-    numbers = range(len(listed))
-    table = PyArrowTableProxy(pa.table({_NAME: listed, _NUMBER: numbers}, kinds))
-    # Not ibis.memtable: that imports pandas, 50 MB.
-    schema = ibis.Schema.from_pyarrow(kinds)
-    return InMemoryTable(name=f"expost_listed_{uuid4().hex}", schema=schema, data=table).to_expr()
+    kinds = {_NAME: "string", _NUMBER: "int32"}
+    return ibis.memtable({_NAME: listed, _NUMBER: range(len(listed))}, schema=kinds)
 
 
 def totals(
@@ -340,24 +336,32 @@ def totals(
     return groups if limit is None else _with_amounts(groups, amounts(pairs, cut, most, limit))
 
 
+class Shared(NamedTuple):
+    """Pairs of :func:`pair_sums`, and the users of :func:`users_of` in them."""
+
+    pairs: Any
+    users: Any
+
+
 def run_capped(
-    pairs: Any,
+    shared: Shared,
     measure: Measure,
     most: int | None,
     salt: str,
     limit: int | None,
     keys: Sequence[str] | None,
 ) -> GroupValues:
-    """Return the values of :func:`totals`, from the pairs of :func:`pair_sums` in a table.
+    """Return the values of :func:`totals`.
 
     DuckDB runs it in parts and ranks pairs before they are clipped, which takes less memory.
     """
+    pairs, users = shared
     if most is None or limit is None or ibis_module().get_backend(pairs).name != "duckdb":
         return run_totals(totals(clipped(pairs, measure), most, salt, limit, keys))
-    with held(dropped(pairs, most, salt, keys)) as raw:
+    with held(dropped(pairs, most, salt, keys, users)) as raw:
         pairs, cut = clipped(pairs, measure), clipped(raw, measure)
         values = run_totals(group_totals(pairs, cut, keys))
-        sums = fetch(amounts(pairs, cut, most, limit))
+        sums = fetch(amounts(pairs, cut, most, limit, users))
     return replace(values, **dict(zip(("kept", "removed"), _amounts_of(sums), strict=True)))
 
 
@@ -381,11 +385,14 @@ def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any
     return named.select(**{GROUP: named[_NAME]}, **{name: named[name] for name in others})
 
 
-def amounts(pairs: Any, cut: Any, most: int | None, limit: int) -> Any:
+def amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: Any = None) -> Any:
     """Return the query for what is kept and removed in all, at most ``limit`` per user."""
     ibis = ibis_module()
     if _FIRST not in pairs.columns:  # every pair is worth 1: sizes say how many are kept
-        sizes, last = _sizes(pairs), MOST_UNITS if most is None else most
+        sizes, last = (
+            users_of(pairs) if users is None else users,
+            MOST_UNITS if most is None else most,
+        )
         kept = ibis.least(sizes[_SIZE], ibis.literal(min(last, limit)))
         gap = _between(sizes[_SIZE] - last, 0, limit)
         return sizes.aggregate(**{_KEPT[0]: _whole(kept), _GAP[0]: _whole(gap)})
@@ -403,17 +410,22 @@ def amounts(pairs: Any, cut: Any, most: int | None, limit: int) -> Any:
     return users.aggregate(**{name: _whole(amount) for name, amount in limited.items()})
 
 
-def _sizes(pairs: Any) -> Any:
-    """Users, and how many groups they are in."""
-    return pairs.group_by(USER).aggregate(**{_SIZE: pairs.count()})
+def users_of(pairs: Any) -> Any:
+    """Return one row per user: the number of groups, and the most rows (or largest sum) in one."""
+    own = [name for name in (_FIRST, _WHOLE[0]) if name in pairs.columns]  # none: users only
+    most = {_MOST: pairs[own[0]].abs().max()} if own else {}
+    return pairs.group_by(USER).aggregate(**{_SIZE: pairs.count()}, **most)
 
 
-def dropped(pairs: Any, most: int, salt: str, keys: Sequence[str] | None = None) -> Any:
+def dropped(
+    pairs: Any, most: int, salt: str, keys: Sequence[str] | None = None, users: Any = None
+) -> Any:
     """Return the pairs that a cap drops: none of a user who is in at most ``most`` groups.
 
-    Which ones depends on the user's own groups and the salt only.
+    Which ones depends on the user's own groups and the salt only. ``users`` are those of
+    :func:`users_of`, if they are known already.
     """
-    sizes, name = _sizes(pairs), GROUP
+    sizes, name = users_of(pairs) if users is None else users, GROUP
     above = pairs.semi_join(sizes.filter(sizes[_SIZE] > most), USER)
     if pairs[GROUP].type().is_integer():
         listed, name = _numbers(pairs, keys), _NAME
@@ -595,19 +607,17 @@ def per_user(rows: Any, amounts: Sequence[int] = ()) -> Any:
     """
     size = rows[VALUE].sum().abs() if amounts else rows.count()
     pairs = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: size})
-    return sizes_of_pairs(pairs, amounts)
+    return numbers_of(users_of(pairs), amounts)
 
 
-def sizes_of_pairs(pairs: Any, amounts: Sequence[int] = ()) -> Any:
-    """Return the query of :func:`per_user` from the pairs of :func:`pair_sums`."""
-    ibis = ibis_module()
-    own = [name for name in (_FIRST, _WHOLE[0]) if name in pairs.columns]  # none: users only
-    size = pairs[own[0]].abs().max() if own else _number(1)
-    users = pairs.group_by(USER).aggregate(expost_groups=pairs.count(), expost_size=size)
+def numbers_of(users: Any, amounts: Sequence[int] = ()) -> Any:
+    """Return the query of :func:`per_user` from the users of :func:`users_of`."""
+    groups, size = users[_SIZE], users[_MOST] if _MOST in users.columns else _number(1)
     if amounts:
-        exceeded = [(users.expost_size > amount).ifelse(1, 0) for amount in amounts]
-        users = users.mutate(expost_size=sum(exceeded[1:], exceeded[0]))
-    return users.group_by(["expost_groups", "expost_size"]).aggregate(expost_users=ibis._.count())
+        exceeded = [(size > amount).ifelse(1, 0) for amount in amounts]
+        size = sum(exceeded[1:], exceeded[0])
+    users = users.select(expost_groups=groups, expost_size=size)
+    return users.group_by(["expost_groups", "expost_size"]).aggregate(expost_users=users.count())
 
 
 def run_per_user(query: Any, amounts: Sequence[int] = ()) -> tuple[dict[int, int], dict[int, int]]:

@@ -9,9 +9,10 @@ Tests: ``tests/analytics/test_query.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.asked_before import KeptAnswer, kept_answer
-from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
+from expost.analytics.contribution import GROUP, USER, GroupValues, Measure, Shared
 from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
@@ -51,7 +52,9 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, fetch, held
+from expost.tables.typed_columns import SEPARATOR, engine_of, fetch, held
+
+_PARTS_OF_SUMS = 2
 
 Released = Callable[[Answer, float], None]
 
@@ -341,7 +344,7 @@ def run_request(
 
 
 @contextmanager
-def _shared_pairs(request: CheckedCount) -> Iterator[Any]:
+def _shared_pairs(request: CheckedCount) -> Iterator[Shared | None]:
     """What users have per group before caps, which may be chosen from it; None if rows are ranked.
 
     DuckDB computes it once where it is needed more than once.
@@ -351,15 +354,24 @@ def _shared_pairs(request: CheckedCount) -> Iterator[Any]:
     if not read or not (kind in ("users", "rows") or request.caps_amount):
         yield None
         return
-    pairs = contribution.pair_sums(
-        request.rows(), request.measure, request.keys, collated=request.collated, numbered=True
+    pairs_of = partial(
+        contribution.pair_sums,
+        *(request.rows(), request.measure, request.keys),
+        collated=request.collated,
+        numbered=True,
     )
-    with held(pairs) if chosen or request.cap is not None else nullcontext(pairs) as pairs:
-        yield pairs
+    if not chosen and request.cap is None:
+        yield Shared(pairs_of(), None)
+        return
+    # A group of sums takes much memory: one part of the users after the other.
+    parts = _PARTS_OF_SUMS if request.caps_amount and engine_of(request.table) == "duckdb" else 1
+    pairs = [pairs_of(part=(number, parts) if parts > 1 else None) for number in range(parts)]
+    with held(*pairs) as table, held(contribution.users_of(table)) as users:
+        yield Shared(table, users)
 
 
 def _values(
-    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Any = None
+    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Shared | None = None
 ) -> tuple[CheckedCount, list[Any], GroupValues]:
     """The groups and their private values, after the caps; pays for the share and the groups."""
     if request.kept is not None:
@@ -421,7 +433,7 @@ def _with_more_rows(
 
 
 def choose_caps(
-    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Any = None
+    request: CheckedCount, progress: Progress, randomness: Randomness, shared: Shared | None = None
 ) -> CheckedCount:
     """Return the request with its caps: as given, 1 for one group, or chosen privately."""
     progress.most = request.cap if isinstance(request.cap, int) else None
@@ -459,14 +471,14 @@ def choose_rows(
 
 
 def sizes_per_user(
-    request: CheckedCount, shared: Any = None
+    request: CheckedCount, shared: Shared | None = None
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Return how many users have how many groups, and how many rows (or which sum) in one.
 
     ``shared`` are the pairs of users and groups, where they are known already.
     """
     if shared is not None:
-        query = contribution.sizes_of_pairs(shared, request.amounts)
+        query = contribution.numbers_of(shared.users, request.amounts)
     else:
         usable = contribution.usable(request.rows(), request.measure, request.keys)
         query = contribution.per_user(usable, request.amounts)

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -62,19 +63,22 @@ def fetch_arrow(expression: Any) -> Any:
 
 
 @contextmanager
-def held(table: Any) -> Iterator[Any]:
-    """A table that several queries need; DuckDB computes it once, as a temporary table."""
-    engine = ibis_module().get_backend(table)
+def held(*parts: Any) -> Iterator[Any]:
+    """All rows of some tables, for several queries; DuckDB computes them once, one by one."""
+    engine = ibis_module().get_backend(parts[0])
     if engine.name != "duckdb":
-        yield table
+        (only,) = parts
+        yield only
         return
     name = f"expost_held_{uuid4().hex}"
-    held_table = _run(table, lambda: engine.create_table(name, table, temp=True))
     try:
-        yield held_table
+        table = _run(parts[0], lambda: engine.create_table(name, parts[0], temp=True))
+        for part in parts[1:]:
+            _run(part, partial(engine.insert, name, part))
+        yield table
     finally:
-        with suppress(Exception):  # the answer is there
-            engine.raw_sql(f'DROP TABLE "{name}"')
+        with suppress(Exception):  # the answer is there, or there is no table
+            engine.raw_sql(f'DROP TABLE IF EXISTS "{name}"')
 
 
 def _run(expression: Any, job: Callable[[], Any]) -> Any:
