@@ -85,8 +85,8 @@ def counting(path: Path, pairs: int) -> Row:
 def ours_on(path: Path, keys: list[str] | None, most: int | None) -> object:
     """The query of ``expost count`` through a source opened afresh."""
     rows = pair_columns(open_source(path), "g", "u")
-    pairs = measured(rows, Measure(), keys, "salt")
-    return run_totals(totals(pairs, most, "salt", collated=False))
+    pairs = measured(rows, Measure(), keys, "salt", collated=False)
+    return run_totals(totals(pairs, most, "salt"))
 
 
 def capped(path: Path, pairs: int, most: int = 5) -> Row:
@@ -123,9 +123,10 @@ def bare_sql(path: Path, kind: str) -> str:
 
 def ask(path: Path, kind: str, method: str) -> dict[str, float]:
     """Ask one question in this process: its CPU seconds, and the largest memory in megabytes."""
-    import ibis  # noqa: F401 - imports are not part of the question
+    import ibis.backends.duckdb  # noqa: F401 - imports are not part of the question
 
     import expost
+    import expost.analytics.query
 
     keys = [f"group {number}" for number in range(LISTED)]
     asked = {"by": "g", "user": "u", "keys": keys, "epsilon": 2, "max_groups_per_user": MOST}

@@ -240,7 +240,7 @@ def pair_sums(
         rows = rows.select(*others, **{GROUP: rows[_NUMBER]})
     rows = one_text_per_user(rows, collated)
     if part is not None:
-        rows = rows.filter(rows[USER].hash() % part[1] == part[0])
+        rows = _part(rows, *part)
     if measure.kind == "users":
         return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
@@ -248,6 +248,11 @@ def pair_sums(
     return rows.group_by([USER, GROUP]).aggregate(
         **{_FIRST: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
     )
+
+
+def _part(rows: Any, number: int, parts: int) -> Any:
+    """The rows of one part of the users, for DuckDB: less memory at a time."""
+    return rows.filter(rows[USER].hash() % parts == number)
 
 
 def clipped(pairs: Any, measure: Measure) -> Any:
@@ -361,7 +366,11 @@ def run_capped(
     with held(dropped(pairs, most, salt, keys, users)) as raw:
         pairs, cut = clipped(pairs, measure), clipped(raw, measure)
         values = run_totals(group_totals(pairs, cut, keys))
-        sums = fetch(amounts(pairs, cut, most, limit, users))
+        halves = [(_part(pairs, half, 2), _part(cut, half, 2)) for half in range(2)]
+        if measure.kind == "users":  # takes little memory
+            halves = [(pairs, cut)]
+        told = [fetch(amounts(*half, most, limit, users)) for half in halves]
+    sums = {name: [one[name][0] for one in told] for name in told[0]}
     return replace(values, **dict(zip(("kept", "removed"), _amounts_of(sums), strict=True)))
 
 
