@@ -251,8 +251,11 @@ def pair_sums(
 
 
 def _part(rows: Any, number: int, parts: int) -> Any:
-    """The rows of one part of the users, for DuckDB: less memory at a time."""
-    return rows.filter(rows[USER].hash() % parts == number)
+    """The rows of one part of the users, for DuckDB: less memory at a time.
+
+    ``parts`` is a power of two: hashes may be negative, so that a remainder would lose some.
+    """
+    return rows.filter(rows[USER].hash() & (parts - 1) == number)
 
 
 def clipped(pairs: Any, measure: Measure) -> Any:
@@ -363,13 +366,15 @@ def run_capped(
     pairs, users = shared
     if most is None or limit is None or ibis_module().get_backend(pairs).name != "duckdb":
         return run_totals(totals(clipped(pairs, measure), most, salt, limit, keys))
-    with held(dropped(pairs, most, salt, keys, users)) as raw:
+    parts = [pairs] if measure.kind == "users" else [_part(pairs, half, 2) for half in range(2)]
+    with held(*(dropped(part, most, salt, keys, users) for part in parts)) as raw:
         pairs, cut = clipped(pairs, measure), clipped(raw, measure)
         values = run_totals(group_totals(pairs, cut, keys))
-        halves = [(_part(pairs, half, 2), _part(cut, half, 2)) for half in range(2)]
-        if measure.kind == "users":  # takes little memory
-            halves = [(pairs, cut)]
-        told = [fetch(amounts(*half, most, limit, users)) for half in halves]
+        if measure.kind == "users":
+            told = [fetch(amounts(pairs, cut, most, limit, users))]
+        else:
+            halves = ((_part(pairs, half, 2), _part(cut, half, 2)) for half in range(2))
+            told = [fetch(amounts(*half, most, limit)) for half in halves]
     sums = {name: [one[name][0] for one in told] for name in told[0]}
     return replace(values, **dict(zip(("kept", "removed"), _amounts_of(sums), strict=True)))
 

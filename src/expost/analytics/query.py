@@ -54,7 +54,7 @@ from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.tables.typed_columns import SEPARATOR, engine_of, fetch, held
 
-_PARTS_OF_SUMS = 2
+_PARTS_OF_SUMS = 2  # a power of two
 
 Released = Callable[[Answer, float], None]
 
