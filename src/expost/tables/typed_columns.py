@@ -72,8 +72,9 @@ def held(*parts: Any) -> Iterator[Any]:
         return
     name = f"expost_held_{uuid4().hex}"
     try:
-        table = _run(parts[0], lambda: engine.create_table(name, parts[0], temp=True))
-        for part in parts[1:]:
+        schema = parts[0].schema()
+        table = _run(parts[0], lambda: engine.create_table(name, schema=schema, temp=True))
+        for part in parts:
             _run(part, partial(engine.insert, name, part))
         yield table
     finally:
