@@ -3,12 +3,12 @@
 The file holds 10^7 (user, group) pairs. With EXPOST_BENCH_LARGE=1 it holds 10^8 (about 1 GB,
 written once in a minute or two).
 
-    python -m benchmarks.counting --rows 10000000      CPU seconds and memory of whole questions
+    python -m benchmarks.counting --rows 10000000 --json docs/results/capped_questions.json
 
 runs ``expost.count`` and ``expost.sum`` with a cap of groups, and the same caps in bare SQL, each
-in a process of its own. It prints the CPU seconds of the question (without imports) and the largest
-memory of the process. The sum also chooses the amount per user, for which it reads the table once
-more; bare SQL has it given.
+in a process of its own, in turns. It prints the CPU seconds of the question (without imports) and
+the largest memory of the process: medians, and the ratio of the CPU seconds. The sum also chooses
+the amount per user, and both estimate what caps remove; bare SQL does neither.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import duckdb
 
@@ -146,6 +147,8 @@ def main() -> None:
     """Measure whole questions, each in a process of its own; print JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.counting")
     parser.add_argument("--rows", type=int, default=10**7)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
     parser.add_argument("--ask", nargs=3, metavar=("FILE", "KIND", "METHOD"), help="one question")
     arguments = parser.parse_args()
     if arguments.ask:
@@ -155,13 +158,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="expost") as folder:
         path = Path(folder) / "pairs.parquet"
         make_pairs(path, arguments.rows)
-        rows = []
-        for kind in ("count", "sum"):
-            for method in ("expost", "bare SQL"):
-                command = [sys.executable, "-m", "benchmarks.counting", "--ask"]
-                told = subprocess.check_output([*command, str(path), kind, method], text=True)
-                rows.append({"kind": kind, "method": method, **json.loads(told)})
-    print(json.dumps({"rows_of_the_table": arguments.rows, "rows": rows}, indent=2))
+        rows = [whole_question(path, kind, arguments.turns) for kind in ("count", "sum")]
+    told = {"rows_of_the_table": arguments.rows, "turns": arguments.turns, "rows": rows}
+    text = json.dumps(told, indent=2)
+    print(text)
+    if arguments.json is not None:
+        arguments.json.write_text(text + "\n")
+
+
+def whole_question(path: Path, kind: str, turns: int) -> dict[str, object]:
+    """Ask one question in expost and in bare SQL, in turns: medians, and the ratio of CPU."""
+    told: dict[str, list[dict[str, float]]] = {"expost": [], "bare SQL": []}
+    for _ in range(turns):
+        for method, results in told.items():
+            command = [sys.executable, "-m", "benchmarks.counting", "--ask", str(path)]
+            text = subprocess.check_output([*command, kind, method], text=True)
+            results.append(json.loads(text))
+    medians = {
+        method: {name: median(one[name] for one in results) for name in results[0]}
+        for method, results in told.items()
+    }
+    ratio = medians["expost"]["cpu_seconds"] / medians["bare SQL"]["cpu_seconds"]
+    return {"kind": kind, "cpu_ratio": round(ratio, 2), **medians}
 
 
 if __name__ == "__main__":

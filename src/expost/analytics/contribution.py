@@ -376,7 +376,8 @@ def run_capped(
             halves = ((_part(pairs, half, 2), _part(cut, half, 2)) for half in range(2))
             told = [fetch(amounts(*half, most, limit)) for half in halves]
     sums = {name: [one[name][0] for one in told] for name in told[0]}
-    return replace(values, **dict(zip(("kept", "removed"), _amounts_of(sums), strict=True)))
+    kept, removed = _amounts_of(sums)
+    return replace(values, kept=kept, removed=removed)
 
 
 def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any:
