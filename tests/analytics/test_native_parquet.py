@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from expost.analytics import contribution
-from expost.analytics.contribution import Measure, Shared, pair_sums, select, users_of
+from expost.analytics.contribution import Measure, pair_sums, select, users_of
+from expost.analytics.shared_pairs import Shared, run_capped
 from expost.tables import native_parquet
 from expost.tables.sources import open_source
 from expost.tables.typed_columns import fetch, held
@@ -152,7 +153,7 @@ def test_values_in_parts_are_those_of_one_query(tmp_path, kind, names):
             for number in range(2)
         ]
         with held(*parts) as pairs, held(users_of(pairs)) as users:
-            told = contribution.run_capped(Shared(pairs, users), measure, most, "salt", limit, keys)
+            told = run_capped(Shared(pairs, users), measure, most, "salt", limit, keys)
         assert told.on(keys).first.tolist() == wanted.on(keys).first.tolist()
         assert told.on(keys).users.tolist() == wanted.on(keys).users.tolist()
         assert (told.kept, told.removed) == (wanted.kept, wanted.removed)
@@ -183,7 +184,7 @@ def test_values_are_those_of_plain_python(tmp_path):
             counts[group] += 1
     with held(pair_sums(rows, Measure(), keys, collated=False, numbered=True)) as pairs:
         shared = Shared(pairs, users_of(pairs))
-        told = contribution.run_capped(shared, Measure(), 3, "salt", 3, keys)
+        told = run_capped(shared, Measure(), 3, "salt", 3, keys)
     assert told.on(keys).first.tolist() == list(counts.values())
     sizes = [len(mine) for mine in groups.values()]
     assert told.kept == (sum(min(size, 3) for size in sizes),)

@@ -38,7 +38,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ from expost.randomness import coins
 from expost.randomness.samplers import ExponentialLaw
 from expost.randomness.source import Randomness
 from expost.tables import typed_columns as columns
-from expost.tables.typed_columns import fetch, held, ibis_module
+from expost.tables.typed_columns import fetch, ibis_module
 
 USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expost_wide"
 TOTAL = "all"  # the group of a request without groups
@@ -240,7 +240,7 @@ def pair_sums(
         rows = rows.select(*others, **{GROUP: rows[_NUMBER]})
     rows = one_text_per_user(rows, collated)
     if part is not None:
-        rows = _part(rows, *part)
+        rows = part_of_users(rows, *part)
     if measure.kind == "users":
         return rows.select(USER, GROUP).distinct()
     if measure.kind == "rows":
@@ -250,7 +250,7 @@ def pair_sums(
     )
 
 
-def _part(rows: Any, number: int, parts: int) -> Any:
+def part_of_users(rows: Any, number: int, parts: int) -> Any:
     """The rows of one part of the users, for DuckDB: less memory at a time.
 
     ``parts`` is a power of two: hashes may be negative, so that a remainder would lose some.
@@ -341,43 +341,9 @@ def totals(
     """
     cut = None if most is None else dropped(pairs, most, salt, keys)
     groups = group_totals(pairs, cut, keys)
-    return groups if limit is None else _with_amounts(groups, amounts(pairs, cut, most, limit))
-
-
-class Shared(NamedTuple):
-    """Pairs of :func:`pair_sums`, and the users of :func:`users_of` in them."""
-
-    pairs: Any
-    users: Any
-
-
-def run_capped(
-    shared: Shared,
-    measure: Measure,
-    most: int | None,
-    salt: str,
-    limit: int | None,
-    keys: Sequence[str] | None,
-) -> GroupValues:
-    """Return the values of :func:`totals`.
-
-    DuckDB runs it in parts and ranks pairs before they are clipped, which takes less memory.
-    """
-    pairs, users = shared
-    if most is None or limit is None or ibis_module().get_backend(pairs).name != "duckdb":
-        return run_totals(totals(clipped(pairs, measure), most, salt, limit, keys))
-    parts = [pairs] if measure.kind == "users" else [_part(pairs, half, 2) for half in range(2)]
-    with held(*(dropped(part, most, salt, keys, users) for part in parts)) as raw:
-        pairs, cut = clipped(pairs, measure), clipped(raw, measure)
-        values = run_totals(group_totals(pairs, cut, keys))
-        if measure.kind == "users":
-            told = [fetch(amounts(pairs, cut, most, limit, users))]
-        else:
-            halves = ((_part(pairs, half, 2), _part(cut, half, 2)) for half in range(2))
-            told = [fetch(amounts(*half, most, limit)) for half in halves]
-    sums = {name: [one[name][0] for one in told] for name in told[0]}
-    kept, removed = _amounts_of(sums)
-    return replace(values, kept=kept, removed=removed)
+    return (
+        groups if limit is None else _with_amounts(groups, capped_amounts(pairs, cut, most, limit))
+    )
 
 
 def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any:
@@ -400,7 +366,7 @@ def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any
     return named.select(**{GROUP: named[_NAME]}, **{name: named[name] for name in others})
 
 
-def amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: Any = None) -> Any:
+def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: Any = None) -> Any:
     """Return the query for what is kept and removed in all, at most ``limit`` per user."""
     ibis = ibis_module()
     if _FIRST not in pairs.columns:  # every pair is worth 1: sizes say how many are kept
@@ -605,11 +571,11 @@ def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
         column(_FIRST),
         column(_SECOND) if _SECOND in sums else None,
         column(_USERS),
-        *_amounts_of(sums),
+        *amounts_of(sums),
     )
 
 
-def _amounts_of(sums: dict[str, list[Any]]) -> list[tuple[int, ...]]:
+def amounts_of(sums: dict[str, list[Any]]) -> list[tuple[int, ...]]:
     """What is kept, and what is removed, from the columns of a query."""
     return [tuple(sum(map(int, sums[name])) for name in some if name in sums) for some in _AMOUNTS]
 
@@ -622,10 +588,10 @@ def per_user(rows: Any, amounts: Sequence[int] = ()) -> Any:
     """
     size = rows[VALUE].sum().abs() if amounts else rows.count()
     pairs = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: size})
-    return numbers_of(users_of(pairs), amounts)
+    return users_by_size(users_of(pairs), amounts)
 
 
-def numbers_of(users: Any, amounts: Sequence[int] = ()) -> Any:
+def users_by_size(users: Any, amounts: Sequence[int] = ()) -> Any:
     """Return the query of :func:`per_user` from the users of :func:`users_of`."""
     groups, size = users[_SIZE], users[_MOST] if _MOST in users.columns else _number(1)
     if amounts:

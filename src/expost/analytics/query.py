@@ -8,11 +8,9 @@ Tests: ``tests/analytics/test_query.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,7 +18,7 @@ import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.asked_before import KeptAnswer, kept_answer
-from expost.analytics.contribution import GROUP, USER, GroupValues, Measure, Shared
+from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
@@ -47,14 +45,13 @@ from expost.analytics.pricing import (
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
 from expost.analytics.request import CountRequest, check_request
+from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, engine_of, fetch, held
-
-_PARTS_OF_SUMS = 2  # a power of two
+from expost.tables.typed_columns import SEPARATOR, fetch
 
 Released = Callable[[Answer, float], None]
 
@@ -330,7 +327,7 @@ def run_request(
     holds what was bought, also if this raises.
     """
     progress = Progress() if progress is None else progress
-    with _shared_pairs(request) as pairs:
+    with shared_pairs(request) as pairs:
         request = choose_caps(request, progress, randomness, pairs)
         request, groups, values = _values(request, progress, randomness, pairs)
     progress.measure = request.measure
@@ -341,33 +338,6 @@ def run_request(
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
-
-
-@contextmanager
-def _shared_pairs(request: CheckedCount) -> Iterator[Shared | None]:
-    """What users have per group before caps, which may be chosen from it; None if rows are ranked.
-
-    DuckDB computes it once where it is needed more than once.
-    """
-    kind, chosen = request.measure.kind, request.chooses_cap or request.chooses_rows
-    read = request.kept is None and not request.from_counts
-    if not read or not (kind in ("users", "rows") or request.caps_amount):
-        yield None
-        return
-    pairs_of = partial(
-        contribution.pair_sums,
-        *(request.rows(), request.measure, request.keys),
-        collated=request.collated,
-        numbered=True,
-    )
-    if not chosen and request.cap is None:
-        yield Shared(pairs_of(), None)
-        return
-    # A group of sums takes much memory: one part of the users after the other.
-    parts = _PARTS_OF_SUMS if request.caps_amount and engine_of(request.table) == "duckdb" else 1
-    pairs = [pairs_of(part=(number, parts) if parts > 1 else None) for number in range(parts)]
-    with held(*pairs) as table, held(contribution.users_of(table)) as users:
-        yield Shared(table, users)
 
 
 def _values(
@@ -396,7 +366,7 @@ def _values(
         )
         values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
     else:
-        values = contribution.run_capped(shared, request.measure, most, salt, limit, request.keys)
+        values = run_capped(shared, request.measure, most, salt, limit, request.keys)
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):
@@ -478,7 +448,7 @@ def sizes_per_user(
     ``shared`` are the pairs of users and groups, where they are known already.
     """
     if shared is not None:
-        query = contribution.numbers_of(shared.users, request.amounts)
+        query = contribution.users_by_size(shared.users, request.amounts)
     else:
         usable = contribution.usable(request.rows(), request.measure, request.keys)
         query = contribution.per_user(usable, request.amounts)

@@ -1,0 +1,98 @@
+"""Pairs of users and groups, held by DuckDB: caps are chosen from them, and then applied to them.
+
+Test: ``tests/analytics/test_native_parquet.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from expost.analytics.contribution import (
+    GroupValues,
+    Measure,
+    amounts_of,
+    capped_amounts,
+    clipped,
+    dropped,
+    group_totals,
+    pair_sums,
+    part_of_users,
+    run_totals,
+    totals,
+    users_of,
+)
+from expost.analytics.pricing import CheckedCount
+from expost.tables.typed_columns import engine_of, fetch, held, ibis_module
+
+_PARTS_OF_SUMS = 2  # a power of two
+
+
+class Shared(NamedTuple):
+    """Pairs of :func:`pair_sums`, and the users of :func:`users_of` in them."""
+
+    pairs: Any
+    users: Any
+
+
+def run_capped(
+    shared: Shared,
+    measure: Measure,
+    most: int | None,
+    salt: str,
+    limit: int | None,
+    keys: Sequence[str] | None,
+) -> GroupValues:
+    """Return the values of :func:`totals`.
+
+    DuckDB runs it in parts and ranks pairs before they are clipped, which takes less memory.
+    """
+    pairs, users = shared
+    if most is None or limit is None or ibis_module().get_backend(pairs).name != "duckdb":
+        return run_totals(totals(clipped(pairs, measure), most, salt, limit, keys))
+    parts = (
+        [pairs] if measure.kind == "users" else [part_of_users(pairs, half, 2) for half in range(2)]
+    )
+    with held(*(dropped(part, most, salt, keys, users) for part in parts)) as raw:
+        pairs, cut = clipped(pairs, measure), clipped(raw, measure)
+        values = run_totals(group_totals(pairs, cut, keys))
+        if measure.kind == "users":
+            told = [fetch(capped_amounts(pairs, cut, most, limit, users))]
+        else:
+            halves = (
+                (part_of_users(pairs, half, 2), part_of_users(cut, half, 2)) for half in range(2)
+            )
+            told = [fetch(capped_amounts(*half, most, limit)) for half in halves]
+    sums = {name: [one[name][0] for one in told] for name in told[0]}
+    kept, removed = amounts_of(sums)
+    return replace(values, kept=kept, removed=removed)
+
+
+@contextmanager
+def shared_pairs(request: CheckedCount) -> Iterator[Shared | None]:
+    """What users have per group before caps, which may be chosen from it; None if rows are ranked.
+
+    DuckDB computes it once where it is needed more than once.
+    """
+    kind, chosen = request.measure.kind, request.chooses_cap or request.chooses_rows
+    read = request.kept is None and not request.from_counts
+    if not read or not (kind in ("users", "rows") or request.caps_amount):
+        yield None
+        return
+    pairs_of = partial(
+        pair_sums,
+        *(request.rows(), request.measure, request.keys),
+        collated=request.collated,
+        numbered=True,
+    )
+    if not chosen and request.cap is None:
+        yield Shared(pairs_of(), None)
+        return
+    # A group of sums takes much memory: one part of the users after the other.
+    parts = _PARTS_OF_SUMS if request.caps_amount and engine_of(request.table) == "duckdb" else 1
+    pairs = [pairs_of(part=(number, parts) if parts > 1 else None) for number in range(parts)]
+    with held(*pairs) as table, held(users_of(table)) as users:
+        yield Shared(table, users)
