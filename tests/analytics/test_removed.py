@@ -186,6 +186,8 @@ def test_the_share_covers_at_the_door(monkeypatch, kind, delta):
     def remember(name: str, value: Any) -> Any:
         return seen.setdefault(name, value)
 
+    capped = query.run_capped
+    monkeypatch.setattr(query, "run_capped", lambda *asked: remember("values", capped(*asked)))
     monkeypatch.setattr(contribution, "run_totals", lambda query: remember("values", run(query)))
     monkeypatch.setattr(
         "expost.analytics.query.run_request",
