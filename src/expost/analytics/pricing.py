@@ -51,13 +51,14 @@ from expost.tables.sources import may_collate
 AUTO = "auto"
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARES = (Fraction(1, 200), Fraction(1, 100), Fraction(3, 100), Fraction(2, 25))
-"""Parts of the total that the share of dropped pairs may cost: 0.5 % to 8 %, as far as needed."""
+DROPPED_SHARES = tuple(Fraction(part, 200) for part in (1, 2, 6, 16, 40))
+"""Parts of the total that the share of dropped pairs may cost: 0.5 % to 20 %, as far as needed."""
 REMOVED_SHARES = (Fraction(1, 100), Fraction(3, 100), Fraction(2, 25), Fraction(1, 5))
 """Likewise for what caps remove from rows and sums: 1 % to 20 %, as far as needed."""
 REMOVED_SHARE = Fraction(1, 20)  # of the total, for means and where nothing depends on it
 _TAIL = 1 / (1 - 2**-0.5)  # what a tail of index 1.5 has above a cap, over the part up to two caps
 _FEW = 4  # caps of the amount with which a user counts in the share, where nothing depends on it
+_NEARLY_ALL = Fraction(4, 5)  # of the listed groups: a cap from here on is no cap at all
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
@@ -265,6 +266,17 @@ class CheckedCount:
         return list(
             takewhile(rows._fits, cap_candidates(min(self.most_known or MOST_CAP, MOST_CAP)))
         )
+
+    def widened(self, cap: int, fit: Sequence[int]) -> int:
+        """Return all listed groups in place of a released cap that keeps nearly all of them.
+
+        Noise grows by a quarter at most. In return nothing is removed, and no share is bought.
+        """
+        every = self.most_known
+        counts = self.measure.kind == "users" and not self.from_counts
+        if every is None or every not in fit or not counts:
+            return cap
+        return every if cap >= _NEARLY_ALL * every else cap
 
     def rows_that_fit(self, most: int | None) -> list[int]:
         """The caps of rows (or amounts) that may be chosen: those for which a job can be made."""

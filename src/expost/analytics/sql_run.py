@@ -197,14 +197,11 @@ class QueryRun:
             self.side += checked.shares()["max_groups_per_user"]
             fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
             strict = next((one for one in requests if one.counts_removed), base)
-            self.most = contribution.choose_cap(
-                groups,
-                fit,
-                strict.above,
-                rate,
-                self._randomness,
-                span=1 if strict.counts_removed else None,
+            span = 1 if strict.counts_removed else None
+            cap = contribution.choose_cap(
+                groups, fit, strict.above, rate, self._randomness, span=span
             )
+            self.most = strict.widened(cap, fit)
         elif base.cap == AUTO:
             self.most = 1
         self.side += checked.shares()["max_rows_per_user"]

@@ -200,15 +200,32 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
         why += [] if result.question.having is None else ["HAVING keeps none"]
         console.print(f"There is no row: {' or '.join(why) or 'OFFSET leaves none'}.")
     if answered < len(result.rows):
-        console.print(
-            "Rows that are not answered need more than the budget has for all their columns; their "
-            "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
-            "aggregates answer more (--plan says which is expensive)."
-        )
+        console.print(_about_unanswered(result), highlight=False)
     render_cost(console, result, verbose)
     if verbose:
         parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
         console.print(f"By part: {parts}; the rest is for caps and groups.", highlight=False)
+
+
+def _about_unanswered(result: QueryResult) -> str:
+    """Why rows may have no answer; says nothing about private rows."""
+    shares = {part.label: part.dropped_share or {} for part in result.parts}
+    moved = [
+        label
+        for label, share in shares.items()
+        if result.within is not None and share.get("bias", 0.0) >= result.within
+    ]
+    if moved:
+        return (
+            f"No row is called within {result.within:.0%}: the caps may have moved "
+            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, "
+            "or caps that remove nothing (--max-groups-per-user none, a large --max-rows-per-user)."
+        )
+    return (
+        "Rows that are not answered need more than the budget has for all their columns; their "
+        "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
+        "aggregates answer more (--plan says which is expensive)."
+    )
 
 
 def _goal(result: QueryResult) -> str:
