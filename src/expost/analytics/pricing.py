@@ -568,14 +568,13 @@ def dropped_pairs(
     prices: Sequence[Fraction],
     law: str,
     confidence: float,
-    enough: Callable[[dict[str, float], float], bool],
+    enough: Callable[[dict[str, float]], bool],
     randomness: Randomness,
 ) -> tuple[dict[str, float], Fraction]:
     """Return a private estimate of the share of dropped pairs (rows, amount), and its price.
 
     One user changes what is removed, and what is kept, by at most ``limit`` each. Both have one
-    noise path each; the first price that is ``enough`` is paid, by released values only. It is told
-    the estimate and the least width to which more money could bring its interval. The
+    noise path each; the first price that is ``enough`` is paid, by released values only. The
     interval holds at all prices at once (union bound; the first price, which mostly suffices, has
     the largest part of what may be missed).
     """
@@ -598,9 +597,7 @@ def dropped_pairs(
             "confidence": confidence,
         }
         told = {name: float(value) for name, value in told.items()}
-        # Noise falls at most as 1/price, and an end that is cut off at 0 or 1 makes this less.
-        least = (told["high"] - told["low"]) * float(price / prices[-1])
-        if enough(told, least) or price == prices[-1]:
+        if enough(told) or price == prices[-1]:
             return told, price
     raise AssertionError("there is a last price")
 

@@ -459,9 +459,9 @@ def share_of_removed(
     if within is None or request.wanted.top is not None:
         prices = prices[:1]  # the share is told; nothing depends on it
 
-    def enough(told: dict[str, float], least: float) -> bool:
-        if within is None or too_much_removed(told, within) or least > within:
-            return True  # also if the share cannot become known
+    def enough(told: dict[str, float]) -> bool:
+        if within is None or too_much_removed(told, within):
+            return True
         if request.counts_removed:
             return removed_is_clear(told, within)
         return known_share(told, within) and told["estimate"] <= within / 2
