@@ -77,6 +77,7 @@ class KeptPath:
     caps: dict[str, int | None]  # of rows and of the amount, per user and group
     values: GroupValues
     path: GroupPaths
+    limit: int | None  # of what one user adds to ``values.kept`` and ``values.removed``
 
     @property
     def paid(self) -> Fraction:
