@@ -147,7 +147,7 @@ def test_the_second_question_reads_no_rows(ledger, table):
 
 
 @pytest.mark.parametrize("whale", [0, 1000])
-def test_the_noise_of_what_was_removed_is_for_the_limit_it_has(ledger, tmp_path, monkeypatch, whale):
+def test_the_noise_on_what_was_removed_fits_its_limit(ledger, tmp_path, monkeypatch, whale):
     """A limit of the second question: its own depends on the wanted error, the values do not."""
     seen = []
 

@@ -250,3 +250,12 @@ def test_no_warning_from_noise_alone():
         )
         warned += len(query.warnings_of_caps(request, progress))
     assert warned <= 2
+
+
+def test_a_total_that_is_too_small_for_the_first_price_is_answered():
+    """Catches a list of prices that is empty: the noise of the smallest one cannot be drawn."""
+    keys = [str(group) for group in range(2000)]
+    data = pa.table({"u": list(range(50)), "g": ["1"] * 50})
+    asked = {"by": "g", "keys": keys, "user": "u", "max_groups_per_user": 1000}
+    seeded: dict[str, Any] = {"simulation": True, "randomness": SimulationRandomness(1)}
+    assert expost.count(data, epsilon=1e-7, **asked, **seeded).spent <= 1e-7

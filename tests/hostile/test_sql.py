@@ -149,6 +149,25 @@ def test_no_line_changes_more_than_one_person(tmp_path, watched, name):
                 assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) <= limit
 
 
+def test_a_gap_in_a_column_of_truth_values(watched):
+    """Such a column of pandas becomes one of Python objects, which are read as text."""
+    pandas = pytest.importorskip("pandas")
+    sql = (
+        "SELECT COUNT_IF(b) AS n, SUM(b) AS s, COUNT(*) FILTER (WHERE NOT b) AS m, "
+        "COUNT(*) FILTER (WHERE b = TRUE OR b IS FALSE) AS q FROM t"
+    )
+    seen = []
+    for more in ([], [None], ["x"]):
+        cells = [n % 3 > 0 for n in range(60)] + more
+        frame = pandas.DataFrame({"u": list(range(len(cells))), "b": cells})
+        seeded: dict[str, Any] = {"randomness": SimulationRandomness(1), "simulation": True}
+        asked = {"source": {"t": frame}, "user": "u", "bounds": {"b": (0, 1)}, "epsilon": 9}
+        expost.query(sql, **asked, **seeded)
+        seen.append(sorted(int(values.first[0]) for _, _, values in watched))
+        watched.clear()
+    assert seen == [[20, 40, 40, 60]] * 3
+
+
 def private_twice(folder: Path) -> dict[str, tuple[Any, str, str]]:
     """Sources in which a table that is declared public is the private one: source, FROM, JOIN."""
     path = table(folder, b"") / "rows.csv"

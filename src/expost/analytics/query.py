@@ -452,8 +452,9 @@ def share_of_removed(
     confidence, within = request.wanted.confidence, request.wanted.within
     bought = REMOVED_SHARES if request.counts_removed else DROPPED_SHARES
     prices = prices_that_fit([request.total * part for part in bought], limit, request.law)
-    if request.measure.kind != "users" and not (request.counts_removed and prices):
-        price = request.total * (bought[-1] if request.counts_removed else REMOVED_SHARE)
+    as_needed = request.measure.kind == "users" or request.counts_removed
+    if not (as_needed and prices):
+        price = request.total * (bought[-1] if as_needed else REMOVED_SHARE)
         share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price
