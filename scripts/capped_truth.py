@@ -35,8 +35,19 @@ def rows_per_person(tail: str, people: int, generator: np.random.Generator) -> A
     return np.minimum(drawn, 10_000).astype(np.int64)
 
 
+def second_group(people: int, groups: int, generator: np.random.Generator) -> pa.Table:
+    """Persons with one row each; a few have another one, all of these in the last group."""
+    few = people // 40
+    users = np.concatenate([np.arange(people), np.arange(few)])
+    chosen = generator.integers(0, groups - 1, people)
+    names = np.concatenate([chosen, np.full(few, groups - 1)])
+    return pa.table({"u": users, "g": names, "v": np.ones(len(users))})
+
+
 def table(tail: str, people: int, groups: int, generator: np.random.Generator) -> pa.Table:
     """Persons with a few favourite groups of uneven sizes; amounts are log-normal."""
+    if tail == "second":
+        return second_group(people, groups, generator)
     users = np.repeat(np.arange(people), rows_per_person(tail, people, generator))
     sizes = 1 / np.arange(1, groups + 1) ** 0.7
     favourites = generator.choice(groups, (people, 4), p=sizes / sizes.sum())
@@ -58,6 +69,7 @@ TABLES = {
     "Pareto 2, 50,000 persons, 200 groups": ("Pareto 2", 50_000, 200),
     "Pareto 1.5, 50,000 persons, 10 groups": ("Pareto 1.5", 50_000, 10),
     "bots, 50,000 persons, 10 groups": ("bots", 50_000, 10),
+    "a second group for few, 50,000 persons, 10 groups": ("second", 50_000, 10),
 }
 
 
