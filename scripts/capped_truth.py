@@ -37,7 +37,7 @@ def rows_per_person(tail: str, people: int, generator: np.random.Generator) -> A
 
 def second_group(people: int, groups: int, generator: np.random.Generator) -> pa.Table:
     """Persons with one row each; a few have another one, all of these in the last group."""
-    few = people // 40
+    few = people // 60
     users = np.concatenate([np.arange(people), np.arange(few)])
     chosen = generator.integers(0, groups - 1, people)
     names = np.concatenate([chosen, np.full(few, groups - 1)])

@@ -18,6 +18,7 @@ from expost.analytics.contribution import (
     run_totals,
     select,
 )
+from expost.analytics.sql_request import check_query
 
 GROUPS = ("a", "b", "c")
 
@@ -108,3 +109,12 @@ def test_an_answer_is_not_within_the_error_where_the_caps_remove_most_values():
         )
         told = [row.values["n"].value for row in result.rows if row.answered]
         assert told == pytest.approx([3300] * len(told), rel=0.1)
+
+
+def test_what_is_removed_may_cost_half_and_a_person_counts_with_what_the_caps_allow():
+    sql, table = "SELECT COUNT(DISTINCT x) AS n, COUNT(*) AS m FROM t", {"u": ["p"], "x": ["v"]}
+    checked = check_query(sql, {"source": {"t": table}, "user": "u", "epsilon": 4})
+    values, rows = (request.with_rows(2) for request in checked.requests)
+    assert (values.limit(1), rows.limit(1)) == (2, 10)
+    assert values.cost_of_dropped(1) == values.total / 2
+    assert rows.cost_of_dropped(1) == rows.total / 5

@@ -24,9 +24,6 @@ from expost.analytics.learned_facts import fill_stated_facts, learn_missing_boun
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
-    DROPPED_SHARES,
-    REMOVED_SHARE,
-    REMOVED_SHARES,
     CheckedCount,
     KeptPath,
     describe_request,
@@ -450,11 +447,10 @@ def share_of_removed(
 ) -> Fraction:
     """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
-    bought = REMOVED_SHARES if request.counts_removed else DROPPED_SHARES
-    prices = prices_that_fit([request.total * part for part in bought], limit, request.law)
-    as_needed = request.measure.kind == "users" or request.counts_removed
-    if not (as_needed and prices):
-        price = request.total * (bought[-1] if as_needed else REMOVED_SHARE)
+    bought = [request.total * part for part in request.removed_shares]
+    prices = prices_that_fit(bought, limit, request.law) if len(bought) > 1 else []
+    if not prices:
+        price = bought[-1]
         share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price

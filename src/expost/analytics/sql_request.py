@@ -286,6 +286,7 @@ def _opened(
     }
     checked = check_request(None, request, open_table=False)
     checked = replace(checked, table=part.rows, data=compiled.data, source=compiled.source)
+    checked = replace(checked, distinct=part.kind == "distinct")
     keys = typed_keys(checked, part.rows, compiled.keys or ())
     checked = replace(checked, keys=keys)
     trial = checked.with_rows(1) if checked.chooses_rows else checked
