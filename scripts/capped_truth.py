@@ -36,10 +36,21 @@ def rows_per_person(tail: str, people: int, generator: np.random.Generator) -> A
     return np.minimum(drawn, 10_000).astype(np.int64)
 
 
+def second_group(people: int, groups: int, generator: np.random.Generator) -> pa.Table:
+    """Persons with one row each; a few have another one, all of these in the last group."""
+    few = people // 60
+    users = np.concatenate([np.arange(people), np.arange(few)])
+    chosen = generator.integers(0, groups - 1, people)
+    names = np.concatenate([chosen, np.full(few, groups - 1)])
+    return pa.table({"u": users, "g": names, "v": np.ones(len(users))})
+
+
 def table(
     tail: str, people: int, groups: int, generator: np.random.Generator, favourites: int = 4
 ) -> pa.Table:
     """Persons with some favourite groups of uneven sizes; amounts are log-normal."""
+    if tail == "second":
+        return second_group(people, groups, generator)
     users = np.repeat(np.arange(people), rows_per_person(tail, people, generator))
     sizes = 1 / np.arange(1, groups + 1) ** 0.7
     liked = generator.choice(groups, (people, favourites), p=sizes / sizes.sum())
@@ -62,6 +73,7 @@ TABLES: dict[str, tuple[Any, ...]] = {
     "Pareto 1.5, 50,000 persons, 10 groups": ("Pareto 1.5", 50_000, 10),
     "bots, 50,000 persons, 10 groups": ("bots", 50_000, 10),
     "light, 20,000 persons, 12 groups, up to 24 choices": ("light", 20_000, 12, 24),
+    "a second group for few, 50,000 persons, 10 groups": ("second", 50_000, 10),
 }
 
 

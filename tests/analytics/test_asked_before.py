@@ -18,6 +18,7 @@ pytest.importorskip("ibis", reason="needs the analytics extra")
 
 import expost
 from expost import Ledger, PureDP
+from expost.analytics import contribution, query
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from tests.cli.counting import expost as command
@@ -143,6 +144,32 @@ def test_the_second_question_reads_no_rows(ledger, table):
     table.write_text("u,g\n")
     finer = ask(ledger, table, within=0.05, epsilon=5)
     assert {answer.group: round(answer.estimate, -2) for answer in finer.answers}["b"] == 700
+
+
+@pytest.mark.parametrize("whale", [0, 1000])
+def test_the_noise_on_what_was_removed_fits_its_limit(ledger, tmp_path, monkeypatch, whale):
+    """A limit of the second question: its own depends on the wanted error, the values do not."""
+    seen = []
+
+    def third(users: Any, candidates: Any, *rest: Any, **how: Any) -> Any:
+        return candidates[2]
+
+    def watch(request: Any, progress: Any, values: Any, limit: int, randomness: Any) -> Any:
+        seen.append((values.removed[0], limit))
+        return estimate(request, progress, values, limit, randomness)
+
+    estimate = query.share_of_removed
+    monkeypatch.setattr(contribution, "choose_cap", third)
+    monkeypatch.setattr(query, "share_of_removed", watch)
+    rows = [*(f"{n},1" for n in range(300)), *(["w,50"] * whale)]
+    (tmp_path / "v.csv").write_text("u,v\n" + "\n".join(rows))
+    for error in ({"plus_minus": 500}, {"within": 0.3}):
+        asked = {"bounds": (0, 50), "user": "u", "epsilon": 2, "table_version": "v1", **error}
+        expost.sum(tmp_path / "v.csv", "v", ledger=ledger, **asked)
+    assert len(seen) == 2
+    for removed, limit in seen:  # without this person nothing is removed
+        assert removed <= limit
+        assert (removed > 0) == (whale > 0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])

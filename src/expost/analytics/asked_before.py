@@ -66,7 +66,7 @@ from expost.budget.totals import period_at
 from expost.errors import InvalidInput
 from expost.files import canonical, lock_file, read_small, require_private
 
-_FORMAT = 2  # of a path
+_FORMAT = 3  # of a path
 _FINER = (
     *("within", "plus_minus", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),
@@ -158,6 +158,7 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
         "groups": list(values.groups),
         "kept": list(values.kept),
         "removed": list(values.removed),
+        "limit": kept.limit,
         "costs": list(path.costs),
         "noisy": path.noisy.astype(np.int64).tolist(),
         **{name: column.tolist() for name, column in numbers.items()},
@@ -175,7 +176,7 @@ def _path_of(record: Any) -> KeptPath | None:
     amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
     values = GroupValues(groups, first, None, users, *amounts)
     caps = {name: record["caps"][name] for name in ("rows", "amount")}
-    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid))
+    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid), record["limit"])
 
 
 def kept_answer(

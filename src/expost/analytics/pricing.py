@@ -55,6 +55,7 @@ DROPPED_SHARES = tuple(Fraction(part, 200) for part in (1, 2, 6, 16, 40))
 """Parts of the total that the share of dropped pairs may cost: 0.5 % to 20 %, as far as needed."""
 REMOVED_SHARES = (Fraction(1, 100), Fraction(3, 100), Fraction(2, 25), Fraction(1, 5))
 """Likewise for what caps remove from rows and sums: 1 % to 20 %, as far as needed."""
+REMOVED_VALUES_SHARE = Fraction(1, 2)  # at most, where different values are counted: they are few
 REMOVED_SHARE = Fraction(1, 20)  # of the total, for means and where nothing depends on it
 _TAIL = 1 / (1 - 2**-0.5)  # what a tail of index 1.5 has above a cap, over the part up to two caps
 _FEW = 4  # caps of the amount with which a user counts in the share, where nothing depends on it
@@ -78,6 +79,7 @@ class KeptPath:
     caps: dict[str, int | None]  # of rows and of the amount, per user and group
     values: GroupValues
     path: GroupPaths
+    limit: int | None  # of what one user adds to ``values.kept`` and ``values.removed``
 
     @property
     def paid(self) -> Fraction:
@@ -112,6 +114,7 @@ class CheckedCount:
     kept: KeptPath | None = field(repr=False, default=None)
     may_raise_rows: bool = False  # a mean of one row per user, as long as that moves it little
     stated: bool = False  # the caller gave every cap: answers may be about the capped table
+    distinct: bool = False  # different values are counted, not rows
 
     @property
     def law(self) -> str:
@@ -163,6 +166,13 @@ class CheckedCount:
         relative = self.wanted.within is not None and self.wanted.top is None
         return relative and self.measure.kind in ("rows", "sum")
 
+    @property
+    def removed_shares(self) -> tuple[Fraction, ...]:
+        """The parts of the total that the share of what caps remove may cost, ascending."""
+        if not self.counts_removed:
+            return DROPPED_SHARES if self.measure.kind == "users" else (REMOVED_SHARE,)
+        return (*REMOVED_SHARES, REMOVED_VALUES_SHARE) if self.distinct else REMOVED_SHARES
+
     def cost_of_cap(self) -> Fraction:
         """The price of choosing m."""
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
@@ -184,10 +194,10 @@ class CheckedCount:
             return self.dropped_price
         if self.one_row:
             return Fraction(0)
-        if self.measure.kind != "users":
-            return self.total * (REMOVED_SHARES[-1] if self.counts_removed else REMOVED_SHARE)
         capped = most is not None and (self.most_known is None or most < self.most_known)
-        return self.total * DROPPED_SHARES[-1] if capped and not self.from_counts else Fraction(0)
+        if self.measure.kind == "users" and (self.from_counts or not capped):
+            return Fraction(0)
+        return self.total * self.removed_shares[-1]
 
     def limit(self, most: int | None) -> int:
         """How much one user counts in the share that caps remove, in units of the measure."""
@@ -197,7 +207,9 @@ class CheckedCount:
         if self.measure.amount is not None:
             return max(groups, 1 if self.counts_removed else _FEW) * self.measure.amount
         rows = self.measure.rows or 1
-        return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
+        return max(groups * rows, 1 if self.distinct else SPREAD) * (
+            self.measure.sensitivity // rows
+        )
 
     def counting_total(self, most: int | None) -> Fraction:
         """What is left for the values themselves; at least what an earlier question paid."""

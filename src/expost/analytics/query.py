@@ -24,9 +24,6 @@ from expost.analytics.learned_facts import fill_stated_facts, learn_missing_boun
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
-    DROPPED_SHARES,
-    REMOVED_SHARE,
-    REMOVED_SHARES,
     CheckedCount,
     KeptPath,
     describe_request,
@@ -295,6 +292,7 @@ class Progress:
     answers: list[Answer] = field(default_factory=list)
     values: GroupValues | None = field(repr=False, default=None)
     measure: Measure | None = None
+    limit: int | None = None
 
     def kept_path(self) -> KeptPath | None:
         """What a later question can continue."""
@@ -302,7 +300,7 @@ class Progress:
         if path is None or self.values is None or self.measure is None:
             return None
         caps = {"rows": self.measure.rows, "amount": self.measure.amount}
-        return KeptPath(self.most, caps, self.values, path)
+        return KeptPath(self.most, caps, self.values, path, self.limit)
 
     @property
     def spent(self) -> Fraction:
@@ -344,9 +342,9 @@ def _values(
     """The groups and their private values, after the caps; pays for the share and the groups."""
     if request.kept is not None:
         progress.values = kept = request.kept.values
-        if request.cost_of_dropped(progress.most):
-            bound = request.limit(progress.most)
-            progress.side += share_of_removed(request, progress, kept, bound, randomness)
+        progress.limit = limit = request.kept.limit  # this question may want another error
+        if limit is not None:
+            progress.side += share_of_removed(request, progress, kept, limit, randomness)
         return request, list(kept.groups), kept
     if request.from_counts:
         listed = list(request.keys or ())
@@ -360,7 +358,7 @@ def _values(
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
-    limit = request.limit(progress.most) if price else None
+    progress.limit = limit = request.limit(progress.most) if price else None
     values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
@@ -449,10 +447,10 @@ def share_of_removed(
 ) -> Fraction:
     """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
-    bought = REMOVED_SHARES if request.counts_removed else DROPPED_SHARES
-    prices = prices_that_fit([request.total * part for part in bought], limit, request.law)
-    if request.measure.kind != "users" and not (request.counts_removed and prices):
-        price = request.total * (bought[-1] if request.counts_removed else REMOVED_SHARE)
+    bought = [request.total * part for part in request.removed_shares]
+    prices = prices_that_fit(bought, limit, request.law) if len(bought) > 1 else []
+    if not prices:
+        price = bought[-1]
         share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price

@@ -270,14 +270,16 @@ def _with_encoding(value: Any, encoding: Any) -> Any:
 def finite_column(column: Any, engine: str, option: str) -> Any:
     """Return a column as float64, NULL where it is no finite number; never fails on a row.
 
-    Numbers above 1e300 in size count as infinite. Engines sort NaN above every number.
+    Numbers above 1e300 in size count as infinite. Engines sort NaN above every number. A truth
+    value is 1 or 0, also as text: one gap turns such a column of pandas into text.
     """
     ibis = ibis_module()
     kind = column.type()
     if kind.is_boolean():
         column = column.cast("int8")
     elif kind.is_string() and engine == "duckdb":
-        column = column.try_cast("float64")
+        truth = truth_column(column).cast("int8").cast("float64")
+        column = ibis.coalesce(column.try_cast("float64"), truth)
     elif kind.is_decimal() and engine == "postgres":
         column = _within_floats(column)
     elif not kind.is_numeric():
@@ -286,6 +288,13 @@ def finite_column(column: Any, engine: str, option: str) -> Any:
         )
     value = column.cast("float64")
     return (value.abs() <= float(_LARGEST)).ifelse(value, ibis.null("float64"))
+
+
+def truth_column(text: Any) -> Any:
+    """Return a column of text as truth values, NULL where it is neither "true" nor "false"."""
+    ibis, folded = ibis_module(), text.lower()
+    known = folded.isin(["true", "false"])
+    return known.ifelse(folded == "true", ibis.null("boolean"))
 
 
 def _within_floats(column: Any) -> Any:
