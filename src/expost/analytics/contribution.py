@@ -557,14 +557,13 @@ def choose_cap(
     rate: Fraction,
     randomness: Randomness,
     *,
-    favour_small: bool = False,
     span: int | None = None,
 ) -> int:
     """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
-    ``users``: number (of groups, of rows, or an amount) → users. ``favour_small`` proposes c with a
-    public weight of about 1/c² instead of 1, so that a small budget does not choose a large cap by
-    chance; a base measure changes no guarantee. With ``span`` it matters how much is above the cap
+    ``users``: number (of groups, of rows, or an amount) → users. Each c has a public weight of
+    about 1/c², so that a small budget does not choose a large cap by chance; a base measure changes
+    no guarantee. With ``span`` it matters how much is above the cap
     (up to one more cap, or ``span`` if that is more), not how many users are.
     """
     quality = []
@@ -582,7 +581,7 @@ def choose_cap(
         quality.append(-max(lost, -before))
         before = lost
     best, largest = max(quality), candidates[-1]
-    weights = tuple((largest // cap) ** 2 if favour_small else 1 for cap in candidates)
+    weights = tuple((largest // cap) ** 2 for cap in candidates)
     distances = [best - one for one in quality]
     # No proposals that are accepted or not: they take long where the weight of the best is small.
     law = ExponentialLaw(weights, distances, rate / (2 * parts))

@@ -290,6 +290,10 @@ class CheckedCount:
             return cap
         return every if cap >= _NEARLY_ALL * every else cap
 
+    def fits_all_groups(self) -> bool:
+        """Return whether the groups are listed, and a job without a cap can be made."""
+        return self.most_known is not None and self._fits(self.most_known)
+
     def rows_that_fit(self, most: int | None) -> list[int]:
         """The caps of rows (or amounts) that may be chosen: those for which a job can be made."""
         units = max(1, self.measure.largest, self.measure.high - self.measure.low)

@@ -358,12 +358,15 @@ def _values(
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
-    progress.limit = limit = request.limit(progress.most) if price else None
+    removes = most is not None or request.measure.kind != "users"
+    progress.limit = limit = request.limit(progress.most) if price and removes else None
     values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):
             return _values(_with_more_rows(request, progress, randomness), progress, randomness)
+        if request.chooses_cap and gives_up(request, progress):
+            return _values(with_all_groups(request, progress), progress, randomness)
     if request.keys is not None:
         progress.values = values.on(request.keys)
         return request, list(request.keys), progress.values
@@ -382,6 +385,24 @@ def shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
     if asked is not None:
         return bool(share["shift"] > float(asked) * grid / 2)
     return bool(share["shift"] > (request.wanted.within or 0.0) * abs(share["kept_mean"]) / 2)
+
+
+def gives_up(request: CheckedCount, progress: Progress) -> bool:
+    """Whether nothing would be answered for the cap on groups, by released numbers.
+
+    If it was chosen privately, all listed groups are looked at without a cap then, where what is
+    left pays for a first look.
+    """
+    within, removed = request.wanted.within, progress.dropped or {}
+    if request.measure.kind != "users" or within is None or removed.get("bias", 0.0) < within:
+        return False
+    return replace(request, dropped_price=progress.dropped_price).fits_all_groups()
+
+
+def with_all_groups(request: CheckedCount, progress: Progress) -> CheckedCount:
+    """Return the request without the cap; the choice and the share are paid all the same."""
+    progress.most, progress.dropped = request.most_known, None
+    return replace(request, dropped_price=progress.dropped_price)
 
 
 def _with_more_rows(
@@ -425,7 +446,6 @@ def choose_rows(
             request.above,
             rate,
             randomness,
-            favour_small=True,
             span=request.span,
         )
     )

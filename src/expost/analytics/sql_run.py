@@ -1,13 +1,14 @@
 """``expost.query``: one SELECT, one reservation, one scan, one charge.
 
 **Guarantee.** Each measurement (*part*) is a refinement of its own on rows in which a person is in
-at most m groups, with at most r rows in each (:mod:`.refinement`). The caps, the groups and the
-parts are released one after another, each with what is left of the total; how much a part may
-spend depends on released numbers only. By plain composition (docs/theory.md, "Composition") the
-whole release is ex-post ε̃-DP with ε̃ = **the sum of what the parts cost**, the private choice of
-caps and groups included; with δ the same sum of ρ never exceeds the total, and finding groups
-privately has half of δ. The worst case is the total, reserved before a row is read. HAVING, ORDER
-BY, LIMIT and arithmetic on answers are post-processing.
+at most m groups, with at most r rows in each (:mod:`.refinement`). Where released numbers say that
+m moves counts of persons too much, these are looked at in all listed groups, and each is charged.
+The caps, the groups and the parts are released one after another, each with what is left of the
+total; how much a part may spend depends on released numbers only. By plain composition
+(docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum of what the
+parts cost**, the private choice of caps and groups included; with δ the same sum of ρ never exceeds
+the total, and finding groups privately has half of δ. The worst case is the total, reserved before
+a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
@@ -156,6 +157,7 @@ class QueryRun:
         self.simulated = randomness.simulated
         self.side = Fraction(0)
         self.most: int | None = None
+        self.widest: int | None = None  # of a part that was looked at without the cap
         self.rows: int | None = None
         self.groups: list[str] = []
         self.parts: dict[int, tuple[CheckedCount, Progress, PartResult]] = {}
@@ -217,7 +219,6 @@ class QueryRun:
                 strict.above,
                 rate,
                 self._randomness,
-                favour_small=True,
                 span=strict.span,
             )
             for part in parts:
@@ -286,6 +287,13 @@ class QueryRun:
             limit = request.limit(self.most)
             price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price
+            base = self.checked.base
+            if base.chooses_cap and not base.private and counting.gives_up(request, progress):
+                request = counting.with_all_groups(request, progress)
+                salt = contribution.new_salt(self._randomness)
+                query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
+                values = contribution.run_several_totals([query])[0].on(self.groups)
+                self.widest = progress.most
         groups = list(self.groups)
         progress.refinement = counting.refinement_of(
             request, progress, groups, values, self._randomness
@@ -326,7 +334,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
         checked.plus_minus,
         checked.within_rank,
         checked.confidence,
-        run.most,
+        run.widest or run.most,
         run.rows,
         base.guarantee,
         tuple(_warnings(run)),
