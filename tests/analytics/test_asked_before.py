@@ -297,7 +297,8 @@ def test_a_period_pays_for_what_it_tells(table, tmp_path, monkeypatch):
     ask(ledger, table, within=0.3)
     assert ask(ledger, table, within=0.3).asked_before
     assert "paid_before" in ask(ledger, table, within=0.2).public
-    monkeypatch.setattr("expost.analytics.asked_before.period_at", lambda *_: "2099-01-01")
+    for module in ("analytics.asked_before", "budget.totals"):
+        monkeypatch.setattr(f"expost.{module}.period_at", lambda *_: "2099-01-01")
     later = ask(ledger, table, within=0.1)
     assert not later.asked_before
     assert "paid_before" not in later.public
