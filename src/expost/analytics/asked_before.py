@@ -3,11 +3,15 @@
 With a ledger in a file and a version of the table that its owner states (``table_version``), the
 same question on the same version returns the paid answer, marked as such, at no charge. Whether an
 answer is there depends on public facts alone: the ledger, the budget and its period, the analyst,
-the source's name, the stated version and the question. The rows are not read, so that no row
-changes whether an answer is found; a digest of the rows would tell whether one of them has changed.
-The owner states a new version when the table changes; an old answer stays right for its version.
+the source's name, the stated version, the question and what its public tables hold
+(``sql_identity``). The rows are not read, so that no row changes whether an answer is found; a
+digest of the rows would tell whether one of them has changed. The owner states a new version when
+the table changes; an old answer stays right for its version.
 Repeating a released answer is post-processing: it needs no charge. Another analyst, whose cap
-counts what they are told, and another period of a budget that renews pay anew.
+counts what they are told, and another period of a budget that renews pay anew: if the budget renews
+between the look-up and the reservation, this reservation is settled at nothing, and the question is
+looked up again. An answer, or a path, counts only while the ledger says that its charge was
+settled; a ledger that was put back from a copy does not.
 
 Answers are released values, kept in files that only their owner may read; simulations are not kept.
 
@@ -36,8 +40,9 @@ a time (a lock). Intervals: every group counts as one that may have decided on i
 (``refinement``). They hold for a question that was not chosen after the earlier answer: the noise
 is the same, so that a second interval often misses where the first one does.
 
-Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others pay in full.
-Tests: ``tests/analytics/test_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
+Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others, queries and
+quantiles pay in full.
+Tests: ``tests/analytics/test_asked_before.py``, ``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
 law of both releases by enumeration, mutants).
 """
 
