@@ -111,6 +111,14 @@ def test_answers_of_every_shape(ledger, table, sql):
     assert again.as_dict() == first.as_dict() | {"asked_before": True}
 
 
+def test_which_column_missed_its_error_is_kept(ledger, table):
+    sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (WHERE x > 7) AS few FROM t"
+    options: dict[str, Any] = {"sql": sql, "keys": None, "epsilon": 1, "within": 0.02}
+    first = ask_query(ledger, table, **options)
+    assert first.reached() == [[True, False]]
+    assert ask_query(ledger, table, **options).reached() == first.reached()
+
+
 OTHER_QUERIES: list[dict[str, Any]] = [
     {"table_version": "v2"},
     {"keys": ["a"]},

@@ -41,8 +41,8 @@ a time (a lock). Intervals: every group counts as one that may have decided on i
 is the same, so that a second interval often misses where the first one does.
 
 Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others, queries and
-quantiles pay in full.
-Tests: ``tests/analytics/test_asked_before.py``, ``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
+quantiles pay in full. Tests: ``tests/analytics/test_asked_before.py``,
+``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
 law of both releases by enumeration, mutants).
 """
 
