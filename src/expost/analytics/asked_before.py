@@ -58,6 +58,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from numbers import Rational
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -65,7 +66,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from expost.analytics.contribution import GroupValues
-from expost.analytics.pricing import CheckedCount, KeptPath
+from expost.analytics.pricing import CheckedCount, CountPrice, KeptPath, outcome_of
 from expost.analytics.refinement import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
@@ -124,6 +125,31 @@ def ask_once(
                 except PeriodEnded:
                     pass
     return ask(None)
+
+
+def run_charged(
+    account: Account,
+    priced: CountPrice,
+    run: Callable[[dict[str, Any] | None], Result],
+    spent: Callable[[], Fraction],
+    kept: KeptAnswer | None = None,
+) -> Result:
+    """Reserve the worst case, run, and settle at what was spent.
+
+    ``run`` gets what the certificate says about the ledger; ``kept`` is where the answer will be.
+    """
+    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
+        certificate = None
+        try:
+            if kept is not None:
+                kept.begin()
+            evidence = reserved.evidence()
+            result = run(evidence)
+            if evidence is not None:
+                certificate = result.certificate()
+        finally:
+            reserved.settle(outcome_of(spent(), priced.charges), certificate)
+    return result
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from expost.analytics.asked_before import (
     ask_once,
     kept_answer,
     plain_settings,
+    run_charged,
     source_identity,
 )
 from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
-from expost.analytics.charged_run import open_account, run_charged
 from expost.analytics.count_result import certificate_of, plain_answer, told_cell
 from expost.analytics.pricing import CheckedCount, CountPrice, settled_at
 from expost.analytics.quantile_request import (
@@ -42,7 +42,7 @@ from expost.analytics.quantile_run import (
     QuantileRun,
 )
 from expost.analytics.quantile_search import CellCounts, Source
-from expost.analytics.query import Progress, choose_caps
+from expost.analytics.query import Progress, choose_caps, open_account
 from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges

@@ -22,8 +22,8 @@ from expost.analytics.asked_before import (
     ask_once,
     count_question,
     kept_answer,
+    run_charged,
 )
-from expost.analytics.charged_run import open_account, run_charged
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult, result_of_release
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
@@ -53,7 +53,7 @@ from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
-from expost.randomness.source import Randomness
+from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.tables.typed_columns import SEPARATOR, fetch
 
@@ -232,6 +232,16 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
         return _reserve_and_run(data, dict(options), how, account, source, kept)
 
     return ask_once(look_up, result_of_release, ask)
+
+
+def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:
+    """Return the account that is charged, and the randomness; refuse what does not fit."""
+    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
+    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
+        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
+    account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"] or memo)
+    account.check_simulation(source.simulated)
+    return account, source
 
 
 def _reserve_and_run(

@@ -28,9 +28,8 @@ from typing import Any, Unpack
 
 from expost.analytics import contribution
 from expost.analytics import query as counting
-from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer
+from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
 from expost.analytics.cell_counts import run_cells
-from expost.analytics.charged_run import open_account, run_charged
 from expost.analytics.contribution import GroupValues
 from expost.analytics.pricing import (
     AUTO,
@@ -41,7 +40,7 @@ from expost.analytics.pricing import (
 )
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
-from expost.analytics.query import Progress
+from expost.analytics.query import Progress, open_account
 from expost.analytics.sql_ibis import text_of_expression
 from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of

@@ -249,10 +249,10 @@ def _public_source(
     join: JoinedTable, tables: Tables, private: tuple[Any, str | None]
 ) -> tuple[Any, str | None]:
     """Where a table is that was declared public; the private one is never read as such."""
-    found = tables.find(join.name)
-    if one_table(found, private):
+    public = tables.find(join.name)
+    if one_table(public, private):
         raise refused(f"JOIN {join.name}", "its source is that of the private table")
-    return found
+    return public
 
 
 def _opened(data: Any, name: str | None, wanted: set[str]) -> Any:
