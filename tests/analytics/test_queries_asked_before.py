@@ -429,6 +429,34 @@ def test_tables_of_one_database_are_told_apart(ledger, tmp_path):
         assert expost.count(opened.table(name), **ask, table_version="v1").asked_before
 
 
+@pytest.mark.parametrize("suffix", ["duckdb", "sqlite"])
+def test_a_public_table_beside_the_private_one(ledger, tmp_path, suffix):
+    """It is read for the digest although it is joined inside of the database."""
+    import sqlite3
+
+    import duckdb
+
+    path = tmp_path / f"data.{suffix}"
+
+    def run(*statements: str) -> None:
+        database: Any = duckdb.connect(path) if suffix == "duckdb" else sqlite3.connect(path)
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+        database.close()
+
+    rows = ", ".join(f"({n}, {n % 2})" for n in range(300))
+    run("CREATE TABLE t (u INTEGER, k INTEGER)", f"INSERT INTO t VALUES {rows}")
+    run("CREATE TABLE p (k INTEGER, name TEXT)", "INSERT INTO p VALUES (0, 'even'), (1, 'odd')")
+    first = joined(ledger, str(path), None, source=str(path))
+    assert joined(ledger, str(path), None, source=str(path)) == first
+    assert joined(ledger, str(path), None, source=str(path)).asked_before
+    run("DELETE FROM t")
+    assert joined(ledger, str(path), None, source=str(path)).asked_before
+    run("UPDATE p SET name = 'more' WHERE k = 1")
+    assert not joined(ledger, str(path), None, source=str(path)).asked_before
+
+
 @DOORS
 def test_only_while_the_ledger_says_it_was_settled(ledger, table, ask, tmp_path):
     """An older copy of the ledger that is put back does not know the charge: it is paid again."""

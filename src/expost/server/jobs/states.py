@@ -463,8 +463,11 @@ def _meaning(stored: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _normal_text(text: str) -> str:
-    """What a SELECT means, as a text; it was read before, so it can be read."""
-    return canonical(normal_form(parse_question(text)))
+    """What a SELECT means, as a text; itself if this version does not answer it any more."""
+    try:
+        return canonical(normal_form(parse_question(text)))
+    except InvalidInput:
+        return text
 
 
 def stored_question(question: Mapping[str, Any], *, small: bool = False) -> str:
