@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -18,10 +18,16 @@ pytest.importorskip("ibis", reason="needs the analytics extra")
 import expost
 from expost import Ledger, PureDP
 from expost.analytics import asked_before, sql_tables
+from expost.analytics.quantile_request import QuantileRequest
+from expost.analytics.quantiles import quantile_question
+from expost.analytics.request import CountRequest
+from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_parser import normal_form, parse_question
+from expost.analytics.sql_request import SqlRequest
 from expost.budget import totals
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
+from expost.files import canonical
 from tests.cli.counting import expost as command
 
 __all__ = ["command"]  # a fixture
@@ -181,6 +187,30 @@ def test_another_question_is_another(ledger, table, ask, other):
     assert ask(ledger, table, **other).asked_before
     assert ask(ledger, table).asked_before
     assert paid(ledger) == charged
+
+
+def questions_of(kind: type, base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What makes a question the same, for one more option at a time."""
+    sql = "SELECT COUNT(*) AS n FROM t"
+    for name in ("", *kind.__annotations__):
+        if name in ("private", "public"):  # whose tables must be in the query
+            continue
+        asked = base | ({name: "other"} if name else {})
+        source = asked.pop("source", "t.csv")
+        if kind is SqlRequest:
+            yield name, query_question(sql, asked | {"source": source})
+        elif kind is QuantileRequest:
+            yield name, quantile_question(source, asked)
+        else:
+            yield name, asked_before.count_question(source, asked)
+
+
+@pytest.mark.parametrize("kind", [SqlRequest, QuantileRequest, CountRequest])
+def test_every_option_is_part_of_the_question(kind):
+    """Also one that is added later."""
+    asked = questions_of(kind, {"epsilon": 1, "user": "u"})
+    documents = {name: canonical(question) for name, (question, _) in asked}
+    assert len(documents) == len(set(documents.values())) > 10
 
 
 def test_no_two_questions_share_a_file(ledger, table, tmp_path):
