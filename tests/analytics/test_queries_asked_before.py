@@ -213,6 +213,15 @@ def test_every_option_is_part_of_the_question(kind):
     assert len(documents) == len(set(documents.values())) > 10
 
 
+def test_0_is_a_value():
+    """An error of ranks of 0 asks for no goal; it is not the usual one."""
+    one, other = (
+        quantile_question("t.csv", {"column": "x", "within_rank": error}) for error in (0, None)
+    )
+    assert one != other
+    assert other == quantile_question("t.csv", {"column": "x", "within_rank": 0.02})
+
+
 def test_no_two_questions_share_a_file(ledger, table, tmp_path):
     """Counts, queries and quantiles are in one folder."""
     expost.count(
