@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -230,6 +231,21 @@ def test_a_broken_path_is_lost(ledger, table, tmp_path):
         ask(ledger, table, within=0.05)
 
 
+def test_a_path_that_this_ledger_did_not_pay_is_lost(ledger, table, tmp_path):
+    """An older copy of the ledger is put back: a difference would be too little."""
+    copy = tmp_path / "copy.db"
+    shutil.copy(ledger.path, copy)
+    ask(ledger, table, within=0.1)
+    for end in ("", "-wal", "-shm"):
+        Path(f"{ledger.path}{end}").unlink(missing_ok=True)
+    shutil.copy(copy, ledger.path)
+    reopened = Ledger.open(ledger.path)
+    finer = ask(reopened, table, within=0.05)
+    assert "paid_before" not in finer.public
+    assert float(paid(reopened)[0]) == pytest.approx(finer.spent, abs=1e-11)
+    assert not ask(reopened, table, within=0.1).asked_before
+
+
 def test_one_at_a_time(ledger, table):
     """Four ask the same finer question at once: one of them pays."""
     ask(ledger, table)
@@ -324,7 +340,8 @@ def test_a_period_pays_for_what_it_tells(table, tmp_path, monkeypatch):
     ask(ledger, table, within=0.3)
     assert ask(ledger, table, within=0.3).asked_before
     assert "paid_before" in ask(ledger, table, within=0.2).public
-    monkeypatch.setattr("expost.analytics.asked_before.period_at", lambda *_: "2099-01-01")
+    for module in ("analytics.asked_before", "budget.totals"):
+        monkeypatch.setattr(f"expost.{module}.period_at", lambda *_: "2099-01-01")
     later = ask(ledger, table, within=0.1)
     assert not later.asked_before
     assert "paid_before" not in later.public

@@ -17,9 +17,15 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.asked_before import KeptAnswer, kept_answer
+from expost.analytics.asked_before import (
+    KeptAnswer,
+    ask_once,
+    count_question,
+    kept_answer,
+    run_charged,
+)
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
-from expost.analytics.count_result import CountResult
+from expost.analytics.count_result import CountResult, result_of_release
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
@@ -29,7 +35,6 @@ from expost.analytics.pricing import (
     describe_request,
     dropped_pairs,
     known_share,
-    outcome_of,
     price_request,
     prices_that_fit,
     removed_by_caps,
@@ -213,15 +218,17 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     account, source = open_account(how)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
-    kept = kept_answer(account, data, options, how["table_version"])
-    if kept is not None and how["learn_facts"] is not None:
-        raise InvalidInput("table_version", how["table_version"], "it cannot go with learn_facts")
-    if kept is None:
-        return _reserve_and_run(data, options, how, account, source)
-    with kept.alone():
-        if (earlier := kept.find()) is not None:
-            return earlier
-        return _reserve_and_run(data, options, how, account, source, kept)
+    version = how["table_version"]
+    if version is not None and how["learn_facts"] is not None:
+        raise InvalidInput("table_version", version, "it cannot go with learn_facts")
+
+    def look_up() -> KeptAnswer | None:
+        return kept_answer(account, version, lambda: count_question(data, options))
+
+    def ask(kept: KeptAnswer | None) -> CountResult:
+        return _reserve_and_run(data, dict(options), how, account, source, kept)
+
+    return ask_once(look_up, result_of_release, ask)
 
 
 def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:
@@ -251,29 +258,22 @@ def _reserve_and_run(
         request = kept.continued(request)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
     priced, progress = price_request(request, kind), Progress()
-    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
-        certificate = None
-        if kept is not None:
-            kept.take_path()  # from here on it is lost, unless this question ends well
-        try:
-            if how["on_ignored"] is not None:
-                how["on_ignored"](_ignores_rows(request))
-            evidence = reserved.evidence()
-            result = run_request(
-                request,
-                priced.charges,
-                source,
-                evidence,
-                progress,
-                released=how["released"],
-                keep_path=kept is not None and request.keeps_path,
-            )
-            if facts is not None:
-                result = replace(result, facts=facts)
-            if evidence is not None:
-                certificate = result.certificate()
-        finally:
-            reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+
+    def run(evidence: dict[str, Any] | None) -> CountResult:
+        if how["on_ignored"] is not None:
+            how["on_ignored"](_ignores_rows(request))
+        result = run_request(
+            request,
+            priced.charges,
+            source,
+            evidence,
+            progress,
+            released=how["released"],
+            keep_path=kept is not None and request.keeps_path,
+        )
+        return result if facts is None else replace(result, facts=facts)
+
+    result = run_charged(account, priced, run, lambda: progress.spent, kept)
     if kept is not None:
         kept.keep(result, progress.kept_path())
     return result

@@ -112,6 +112,7 @@ class SqlOptions(SqlRequest, total=False):
     memo: str
     randomness: Randomness | None
     simulation: bool
+    table_version: str | None
 
 
 @dataclass(frozen=True)

@@ -24,29 +24,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Unpack
 
 from expost.analytics import contribution
 from expost.analytics import query as counting
+from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
 from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
 from expost.analytics.pricing import (
     AUTO,
     CheckedCount,
     CountPrice,
-    outcome_of,
     price_request,
     settled_at,
 )
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
-from expost.analytics.query import Progress
+from expost.analytics.query import Progress, open_account
+from expost.analytics.sql_ibis import text_of_expression
+from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of
 from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
-from expost.analytics.sql_result import PartResult, QueryResult, released_rows
+from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
+
+_HOW = ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
 
 PartValues = GroupValues | Mapping[str, CellCounts]
 """The private values of a part: those of groups, or the cells of quantiles."""
@@ -92,6 +97,10 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         3 % of the total each). ``one_row_per_user`` declares that both are 1.
     ledger, budget, analyst, memo
         The ledger to charge: one reservation for the whole query.
+    table_version : str, optional
+        A name that you give to the present state of the private tables. With a ledger in a file,
+        the same question on the same version returns the paid answer (``asked_before``), at no
+        charge. What public tables hold is part of the question.
 
     Returns
     -------
@@ -106,26 +115,24 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         The budget cannot pay the worst case. Nothing was charged.
     """
     asked: dict[str, Any] = dict(options)
-    account, source = counting.open_account(
-        {
-            name: asked.pop(name, None)
-            for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
-        },
-        "expost query",
-    )
-    checked = check_query(question, asked)
-    kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-    priced, run = price_query(checked, kind), QueryRun(checked, source)
-    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
-        certificate = None
-        try:
-            evidence = reserved.evidence()
-            result = run_query(run, priced, evidence)
-            if evidence is not None:
-                certificate = result.certificate()
-        finally:
-            reserved.settle(outcome_of(run.spent, priced.charges), certificate)
-    return result
+    version = asked.pop("table_version", None)
+    account, source = open_account({name: asked.pop(name, None) for name in _HOW}, "expost query")
+    text = question if isinstance(question, str) else text_of_expression(question, asked)
+
+    def look_up() -> KeptAnswer | None:
+        return kept_answer(account, version, lambda: query_question(text, asked))
+
+    def ask(kept: KeptAnswer | None) -> QueryResult:
+        checked = check_query(text, asked)
+        kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
+        priced, run = price_query(checked, kind), QueryRun(checked, source)
+        measure = partial(run_query, run, priced)
+        result = run_charged(account, priced, measure, lambda: run.spent, kept)
+        if kept is not None:
+            kept.keep(result, reached=result.reached())
+        return result
+
+    return ask_once(look_up, query_of_release, ask)
 
 
 def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountPrice:

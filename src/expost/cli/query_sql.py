@@ -22,8 +22,8 @@ from expost.analytics.sql_request import SqlRequest
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
-from expost.cli.count import check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import NOTHING_FOUND, render_cost
+from expost.cli.count import TableVersion, check_new_certificate, parse_cap, read_keys
+from expost.cli.count_screens import ASKED_BEFORE, NOTHING_FOUND, render_cost
 from expost.cli.output import (
     Json,
     Verbose,
@@ -72,6 +72,7 @@ def query_command(
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
     verbose: Verbose = False,
+    table_version: TableVersion = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -91,11 +92,14 @@ def query_command(
             "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
         )
     opened = None if ledger is None else Ledger.open(ledger)
-    result = query(text, **request, ledger=opened, budget=budget, analyst=analyst)
+    account: Any = {"ledger": opened, "budget": budget, "analyst": analyst}
+    result = query(text, **request, **account, table_version=table_version)
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     rendered = partial(render_query, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
+    if result.asked_before:
+        notes.print(ASKED_BEFORE)
     if out is not None:
         result.table().save(out)
         notes.print(f"answers: {out}")

@@ -185,7 +185,7 @@ class Service(Administration):
         charges = Charges.from_dict(priced["charges"])
         state = self._ledgers.worst(facts["budget"], person.name, charges)
         told = {"question": shown | {"groups": groups}, "plan": priced["plan"]}
-        before = self._queue.answered(person.name, facts, stored_question(question))
+        before = self._queue.answered(person.name, facts, question)
         again = None if before is None else self._answer(before)
         kept = again and {name: again[name] for name in ("id", "published", "charge")}
         waits = _needs_approval(facts, price)

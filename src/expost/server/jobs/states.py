@@ -26,11 +26,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sql
 
+from expost.analytics.sql_parser import normal_form, parse_question
 from expost.errors import InvalidInput
+from expost.files import canonical
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, approvals, attempts, models, requests
 
@@ -49,6 +52,7 @@ _WHOLE = [*requests.c, *(approvals.c[name].label(f"approval_{name}") for name in
 _NEW |= dict.fromkeys(f"approval_{name}" for name in _DECISION)
 _JOINED = requests.outerjoin(approvals, approvals.c.request == requests.c.id)
 _FUTURE = 60.0  # seconds: a time that is later than any that was set here means another clock
+_MOST_COMPARED = 50  # newest queries of a person that may be the same in another spelling
 _UNLUCKY = 3  # deaths of workers after which a request waits until others have run
 
 
@@ -139,21 +143,32 @@ class Queue:
         return len(self._store.rows(sql.select(requests.c.id).where(*mine)))
 
     def answered(
-        self, person: str, facts: Mapping[str, Any], question: str
+        self, person: str, facts: Mapping[str, Any], question: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return a person's newest answer to this very question about the same facts, or None."""
-        return self._store.row(
+        """Return a person's newest answer to this question about the same facts, or None.
+
+        A query is the same in another spelling.
+        """
+        newest = (
             sql.select(requests)
             .where(
                 requests.c.person == person,
                 requests.c.dataset == facts["name"],
                 requests.c.version == facts["version"],
-                requests.c.question == question,
                 requests.c.state.in_((DONE, MISSED)),
             )
             .order_by(requests.c.created.desc())
-            .limit(1)
         )
+        text = stored_question(question)
+        row = self._store.row(newest.where(requests.c.question == text).limit(1))
+        if row is not None or question["kind"] != "query":
+            return row
+        queries = newest.where(requests.c.kind == "query").limit(_MOST_COMPARED)
+        texts = self._store.rows(queries.with_only_columns(requests.c.id, requests.c.question))
+        wanted = _meaning(text)
+        same = (one["id"] for one in texts if _meaning(one["question"]) == wanted)
+        identity = next(same, None)
+        return None if identity is None else self.get(identity)
 
     def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
         """Change a request if it is in one of the states ``before``; return whether it was."""
@@ -438,6 +453,21 @@ def status_of(row: Mapping[str, Any], tick: float) -> str:
         begun = started is not None and not shown < started <= time.time() + _FUTURE
         return "running" if begun else "queued"
     return status
+
+
+def _meaning(stored: str) -> dict[str, Any]:
+    """A query with what its SELECT means in place of its text."""
+    question: dict[str, Any] = json.loads(stored)
+    return question | {"sql": _normal_text(question["sql"])}
+
+
+@lru_cache(maxsize=4096)
+def _normal_text(text: str) -> str:
+    """What a SELECT means, as a text; itself if this version does not answer it any more."""
+    try:
+        return canonical(normal_form(parse_question(text)))
+    except InvalidInput:
+        return text
 
 
 def stored_question(question: Mapping[str, Any], *, small: bool = False) -> str:
