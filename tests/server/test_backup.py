@@ -163,6 +163,29 @@ def test_another_or_an_older_ledger_is_refused(home: Path, tmp_path: Path) -> No
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["older.db", None], ids=["older", "none"])
+def test_an_older_ledger_beside_newer_tables_is_refused(
+    home: Path, tmp_path: Path, name: str | None
+) -> None:
+    """What was charged meanwhile would be free to spend again."""
+    back_up(settings_of(home), tmp_path / "backup")
+    shutil.copy(home / "ledger.db", tmp_path / "older.db")
+    answer_later(home)
+    for path in home.glob("ledger.db*"):
+        path.rename(tmp_path / f"newest-{path.name}")
+    if name is not None:
+        shutil.copy(tmp_path / name, home / "ledger.db")
+    with pytest.raises(LedgerError, match="lacks charges"):
+        Service(settings_of(home))
+    answer = CliRunner().invoke(cli, ["server", "start", "--home", str(home), "--port", "1"])
+    assert isinstance(answer.exception, LedgerError)
+    restore(tmp_path / "backup", settings_of(tmp_path / "new"), charged_since="unknown")
+    Service(settings_of(tmp_path / "new")).close()
+    for path in tmp_path.glob("newest-*"):
+        path.replace(home / path.name.removeprefix("newest-"))
+    Service(settings_of(home)).close()
+
+
 def test_older_tables_beside_a_newer_ledger_draw_nothing(home: Path, tmp_path: Path) -> None:
     """As an operator does who copies a file back: a second answer would have no charge."""
     shutil.copy(home / "server.db", tmp_path / "server.db")

@@ -405,7 +405,7 @@ def _threshold(value: Any) -> float | None:
 
 
 def require_delta(facts: Mapping[str, Any], given: float | None, field: str) -> None:
-    """Refuse a δ above the owner's: the ε of a price is at that δ, and at a larger one buys more."""
+    """Refuse a δ above the owner's: the ε of a price is at that δ, and a larger one buys more."""
     most = facts.get("delta")
     if given is not None and most is not None and given > most:
         raise InvalidInput(field, given, f"the owner allows at most {most:g}")

@@ -80,6 +80,16 @@ class Ledgers:
                             raise
         return self._ledger
 
+    def require_reservation(self, identity: str | None) -> None:
+        """Refuse a ledger without the newest reservation of the tables: it would be overspent."""
+        ledger = self.find()
+        if identity is not None and (ledger is None or ledger.reservation(identity) is None):
+            raise LedgerError(
+                "the ledger lacks charges that the server's tables know: it is older than they "
+                "are, or another one. Put the newest ledger back; without one, restore a backup "
+                "into a new folder (expost server restore --charged-since unknown)"
+            )
+
     @property
     def ledger(self) -> Ledger:
         """The ledger; refused if no budget has been opened."""

@@ -299,6 +299,12 @@ class Queue:
         )
         return self._store.rows(query)
 
+    def newest_reserved(self) -> str | None:
+        """Return the newest request that has a reservation in the ledger, or None."""
+        query = sql.select(requests.c.id).where(requests.c.reserved != "")
+        row = self._store.row(query.order_by(requests.c.created.desc()).limit(1))
+        return None if row is None else str(row["id"])
+
     def listed(
         self,
         person: str | None,
