@@ -212,6 +212,11 @@ def test_who_is_a_person():
     codes, names = person_codes(np.array(cells, dtype=object))
     assert names == ("1", "x", "\ud800")
     assert codes.tolist() == [0, 0, 0, 0, 1, -1, -1, -1, -1, -1, 2]
+    # hexadecimal names that Python reads as 0, and others that it reads as one number
+    texts = ["007", "7", "0e12", "0e34", "1_000", "1000", "1e3", "+1", "٣", "3", "inf", "1e999"]
+    codes, names = person_codes(np.array([*texts, b"7", "7.0", 7.0], dtype=object))
+    assert len(set(codes.tolist())) == len(names) == len(texts)
+    assert codes[1] == codes[-1] == codes[-2] == codes[-3]
     pandas = pytest.importorskip("pandas")
     gaps = pandas.array([2**60 + 1, None, 2**60 + 2], dtype="Int64").astype(object)
     codes, names = person_codes(np.array([*gaps, pandas.NaT], dtype=object))
