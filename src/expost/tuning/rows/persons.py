@@ -1,10 +1,10 @@
 """Rows of persons: the unit of privacy is a person with any number of rows (``data.user``).
 
-**Who is who.** A person is the text of a cell of the user column, without blanks around it. A whole
-number is one person however its type writes it (1, 1.0, "1", "1.0"), and other texts are compared as
-they are written: "007" and "7" are two persons, and so are "0e12" and "0e34". Two people read as one
-would not be protected: the rows of one move the average of both. A row without a person (a gap, NaN)
-belongs to nobody and is left out, by itself.
+**Who is who.** A person is the text of a cell of the user column, without blanks around it. A
+whole number is one person however its type writes it (1, 1.0, "1", "1.0"). Other texts are compared
+as they are written: "007" and "7" are two persons, and so are "0e12" and "0e34". Two people who are
+read as one would not be protected: the rows of one move the average of both. A row without a person
+(a gap, NaN) belongs to nobody and is left out, by itself.
 
 **What a person keeps.** Of the rows that can be used at most r (``max_rows_per_user``): those with
 the smallest hash of the person, the encoded row and its target, and of equal hashes with the
