@@ -183,7 +183,15 @@ def test_an_older_ledger_beside_newer_tables_is_refused(
     Service(settings_of(tmp_path / "new")).close()
     for path in tmp_path.glob("newest-*"):
         path.replace(home / path.name.removeprefix("newest-"))
-    Service(settings_of(home)).close()
+    service = Service(settings_of(home))
+    assert service.verify(ADA)["valid"]
+    row = service._queue.by_key("ann", "queued")
+    lost = {column.name: row[column.name] for column in requests.c}
+    lost |= {"id": "f" * 32, "key": "lost", "created": 0.0}
+    service.store.change(requests.insert().values(lost))
+    (problem,) = service.verify(ADA)["problems"]
+    assert "lacks charges" in problem
+    service.close()
 
 
 def test_older_tables_beside_a_newer_ledger_draw_nothing(home: Path, tmp_path: Path) -> None:

@@ -299,11 +299,11 @@ class Queue:
         )
         return self._store.rows(query)
 
-    def newest_reserved(self) -> str | None:
-        """Return the newest request that has a reservation in the ledger, or None."""
+    def reserved(self, most: int | None = None) -> list[str]:
+        """Return the requests that have a reservation in the ledger, newest first."""
         query = sql.select(requests.c.id).where(requests.c.reserved != "")
-        row = self._store.row(query.order_by(requests.c.created.desc()).limit(1))
-        return None if row is None else str(row["id"])
+        rows = self._store.rows(query.order_by(requests.c.created.desc()).limit(most))
+        return [row["id"] for row in rows]
 
     def listed(
         self,
