@@ -187,7 +187,7 @@ def test_an_older_ledger_beside_newer_tables_is_refused(
     assert service.verify(ADA)["valid"]
     row = service._queue.by_key("ann", "queued")
     lost = {column.name: row[column.name] for column in requests.c}
-    lost |= {"id": "f" * 32, "key": "lost", "created": 0.0}
+    lost |= {"id": "f" * 32, "key": "lost", "reserved": "2000"}
     service.store.change(requests.insert().values(lost))
     (problem,) = service.verify(ADA)["problems"]
     assert "lacks charges" in problem
