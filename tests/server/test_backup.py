@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,31 @@ def test_another_or_an_older_ledger_is_refused(home: Path, tmp_path: Path) -> No
         with pytest.raises(InvalidInput, match="does not continue"):
             restore(tmp_path / "backup", settings_of(tmp_path / "new"), ledger=tmp_path / name)
         assert not (tmp_path / "new").exists()
+
+
+def test_commands_of_a_backup_run_only_if_it_is_signed(home: Path, tmp_path: Path) -> None:
+    """A restored ledger belongs to whoever restores it, so it ran what others had stored."""
+    told, key = tmp_path / "told", SigningKey.create(tmp_path / "office.key")
+    Ledger.open(home / "ledger.db").set_alert(0.9, f"touch {told}", budget="visits")
+    back_up(settings_of(home), tmp_path / "backup", key)
+    newest = tmp_path / "newest.db"
+    shutil.copy(home / "ledger.db", newest)
+    newest.chmod(0o666)
+    unknown, saved = {"charged_since": "unknown"}, {"ledger": newest}
+    given: list[dict[str, Any]] = [unknown, saved]
+    for number, how in enumerate(given):
+        restore(tmp_path / "backup", settings_of(tmp_path / f"new{number}"), **how)
+        restored = Ledger.open(tmp_path / f"new{number}" / "ledger.db")
+        assert restored.alerts("visits") == []
+        assert restored.verify() == []
+    time.sleep(0.5)
+    assert not told.exists()
+    newest.chmod(0o600)
+    given = [unknown | {"public": key.public}, saved]
+    for number, how in enumerate(given, 2):
+        restore(tmp_path / "backup", settings_of(tmp_path / f"new{number}"), **how)
+        restored = Ledger.open(tmp_path / f"new{number}" / "ledger.db")
+        assert [alert.share for alert in restored.alerts("visits")] == ["0.9"]
 
 
 @pytest.mark.parametrize("name", ["older.db", None], ids=["older", "none"])
