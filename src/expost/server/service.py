@@ -111,6 +111,7 @@ class Service(Administration):
         self._datasets = Datasets(self.store)
         self._queue = Queue(self.store)
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
+        self._ledgers.require_reserved(self._queue.reserved(1))
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
         begin = partial(keep_secrets, self.outside.sources)
         self.prices = PricePool(settings.pricers, begin=begin, store=self.store)

@@ -404,6 +404,13 @@ def _threshold(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def require_delta(facts: Mapping[str, Any], given: float | None, field: str) -> None:
+    """Refuse a δ above the owner's: the ε of a price is at that δ, and a larger one buys more."""
+    most = facts.get("delta")
+    if given is not None and most is not None and given > most:
+        raise InvalidInput(field, given, f"the owner allows at most {most:g}")
+
+
 def _delta(value: Any) -> float | None:
     if value is not None and not 0 < float(value) < 1:
         raise InvalidInput("delta", value, "give 0 < delta < 1")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -33,6 +33,11 @@ from expost.server.problems import Conflict, NotFound
 from expost.server.server_settings import ServerSettings
 
 Result = TypeVar("Result")
+_OLDER = (
+    "the ledger lacks charges that the server's tables know: it is older than they are, or another "
+    "one. Put the newest ledger back; without one, restore a backup into a new folder "
+    "(expost server restore --charged-since unknown)"
+)
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
@@ -79,6 +84,12 @@ class Ledgers:
                         if "there is no ledger" not in str(error):
                             raise
         return self._ledger
+
+    def require_reserved(self, identities: Sequence[str]) -> None:
+        """Refuse a ledger without reservations that the tables know: it would be overspent."""
+        ledger = self.find()
+        if any(ledger is None or ledger.reservation(identity) is None for identity in identities):
+            raise LedgerError(_OLDER)
 
     @property
     def ledger(self) -> Ledger:
@@ -262,10 +273,11 @@ class Ledgers:
 
         return self.shown(read)
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the ledger; empty if it is sound."""
+    def problems(self, identities: Sequence[str]) -> list[str]:
+        """Return what is wrong with the ledger, which has reservations of these requests."""
         ledger = self.find()
-        return [] if ledger is None else ledger.verify()
+        older = bool({*identities} - {*({} if ledger is None else ledger.statuses())})
+        return [*([] if ledger is None else ledger.verify()), *([_OLDER] if older else [])]
 
 
 def find_reservation(

@@ -27,7 +27,12 @@ from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import QueryRun, price_query, run_query
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
-from expost.server.jobs.datasets import TABLE, dataset_keys, source_with_secrets
+from expost.server.jobs.datasets import (
+    TABLE,
+    dataset_keys,
+    require_delta,
+    source_with_secrets,
+)
 from expost.server.jobs.sql_questions import (
     build_quantile,
     build_query,
@@ -250,6 +255,7 @@ def _delta(facts: Mapping[str, Any], asked: Mapping[str, Any], kind: str) -> flo
         if given is not None:
             raise InvalidInput("delta", given, "the budget is pure: leave δ out")
         return None
+    require_delta(facts, given, "delta")
     chosen = given if given is not None else facts.get("delta")
     if chosen is None and kind in ("zcdp", "renyi"):
         raise InvalidInput("delta", None, "the budget needs a δ")

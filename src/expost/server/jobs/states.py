@@ -314,6 +314,12 @@ class Queue:
         )
         return self._store.rows(query)
 
+    def reserved(self, most: int | None = None) -> list[str]:
+        """Return the requests that have a reservation in the ledger, the newest one first."""
+        query = sql.select(requests.c.id).where(requests.c.reserved != "")
+        rows = self._store.rows(query.order_by(requests.c.reserved.desc()).limit(most))
+        return [row["id"] for row in rows]
+
     def listed(
         self,
         person: str | None,

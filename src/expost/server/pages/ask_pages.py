@@ -184,7 +184,7 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     asked = f"expost --server SERVER {{}} {shlex.quote(question['dataset'])}"
     if question["kind"] == "tune":
         job = as_toml({name: dict(table) for name, table in given.items()}).strip()
-        return f"cat > job.toml <<'END'\n{job}\nEND\n{asked.format('tune')} job.toml"
+        return f"{_written('job.toml', job)}{asked.format('tune')} job.toml"
     words, first = [asked.format("count")], ""
     if question["kind"] != "count":
         words += [f"--{question['kind']}", shlex.quote(question["column"])]
@@ -194,7 +194,7 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
             lines = io.StringIO()
             parts = [key if isinstance(key, list) else [key] for key in value]
             csv.writer(lines, lineterminator="\n").writerows(parts)
-            first = f"cat > keys.txt <<'END'\n{lines.getvalue()}END\n"
+            first = _written("keys.txt", lines.getvalue().removesuffix("\n"))
             words += [option, "keys.txt"]
         elif value is True:
             words.append(option)
@@ -202,6 +202,14 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
             listed = value if isinstance(value, list) else [value]
             words += [f"{option} {shlex.quote(str(part))}" for part in listed]
     return first + " ".join(words)
+
+
+def _written(name: str, text: str) -> str:
+    """A command of a shell that writes a file; no line of the text ends it."""
+    end = "END"
+    while end in text.splitlines():
+        end += "D"
+    return f"cat > {name} <<'{end}'\n{text}\n{end}\n"
 
 
 def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
