@@ -48,6 +48,7 @@ from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
 _KINDS |= {"tune": "a trained model", "quantile": "quantiles", "query": "answers to a query"}
+_KINDS |= {"errors": "errors of a model by subgroup"}
 _VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
 _VARIANTS |= {"renyi": "Renyi DP"}
 _WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML

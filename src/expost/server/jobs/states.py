@@ -350,6 +350,17 @@ class Queue:
         )
         return [row["reservation"] for row in self._store.rows(query)]
 
+    def errors_of(self, identity: str, person: str | None) -> list[str]:
+        """Return the answered questions for the errors of a released model, newest first."""
+        named = requests.c.question.contains(f'"release": "{identity}"', autoescape=True)
+        query = sql.select(requests.c.id).where(
+            requests.c.kind == "errors", requests.c.state == DONE, named
+        )
+        if person is not None:
+            query = query.where(requests.c.person == person)
+        rows = self._store.rows(query.order_by(requests.c.created.desc(), requests.c.id))
+        return [row["id"] for row in rows]
+
     def model(self, identity: str) -> bytes | None:
         """Return the released model of a tuning job."""
         row = self._store.row(sql.select(models).where(models.c.request == identity))
