@@ -116,6 +116,9 @@ def _check_source(source: str) -> None:
         raise InvalidInput("source", "a password in the URL", valid)
 
 
+_NAMED_SET = sql.select(datasets).where(datasets.c.name == sql.bindparam("name"))
+
+
 class Datasets:
     """The data sets of a server."""
 
@@ -133,7 +136,7 @@ class Datasets:
         self, name: str, *, retired: bool = False, version: int | None = None
     ) -> dict[str, Any]:
         """Return a data set with its source: as it is now, or as it was when it was asked about."""
-        row = self._store.row(sql.select(datasets).where(datasets.c.name == name))
+        row = self._store.row(_NAMED_SET, name=name)
         if row is None or (row["retired"] and not retired):
             raise NotFound("there is no such data set", "dataset")
         document = _facts(row["document"])
