@@ -13,8 +13,8 @@ from expost.analytics import contribution
 from expost.analytics.contribution import Measure, measured, totals
 from expost.analytics.request import check_request
 from expost.randomness.source import SimulationRandomness
-from expost.tables import written_queries
-from expost.tables.written_queries import KnownQuery
+from expost.tables import typed_columns
+from expost.tables.typed_columns import KnownQuery
 
 ASKED: dict[str, Any] = {"kind": "count", "by": ["city"], "keys": ["a", "b", "o'c"], "user": "who"}
 ASKED |= {"within": 0.2, "epsilon": 2.0, "max_groups_per_user": 1}
@@ -30,7 +30,7 @@ def write(path: Path, rows: int, cities: str = "ab") -> Path:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> None:
-    written_queries._WRITTEN.clear()
+    typed_columns._WRITTEN.clear()
 
 
 def known(path: Path, salt: str, calls: list[str], **more: Any) -> KnownQuery:
@@ -63,9 +63,9 @@ def test_no_salt_and_no_name_is_kept(tmp_path: Path) -> None:
     salt = "0123456789abcdef" * 2
     query = known(write(tmp_path / "a.csv", 10), salt, [])
     contribution.run_totals(query)
-    kept = "".join(written_queries._WRITTEN.values())
-    assert written_queries._SALT in kept
-    assert written_queries._TABLE in kept
+    kept = "".join(typed_columns._WRITTEN.values())
+    assert typed_columns._SALT in kept
+    assert typed_columns._TABLE in kept
     assert salt not in kept
     assert query.table.get_name() not in kept
 
@@ -108,7 +108,7 @@ def test_what_has_no_name_of_its_own_is_written_each_time(tmp_path: Path) -> Non
     usable = measured(rows, Measure(), request.keys, "cd" * 16)
     again = KnownQuery(request.table, request.shape, "cd" * 16, lambda: totals(usable, 1, "s"))
     assert contribution.run_totals(again).first.tolist() == [10, 10]
-    assert not written_queries._WRITTEN
+    assert not typed_columns._WRITTEN
 
 
 def test_a_column_that_is_not_there_is_refused_each_time(tmp_path: Path) -> None:
@@ -116,15 +116,15 @@ def test_a_column_that_is_not_there_is_refused_each_time(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(expost.InvalidInput):
             check_request(str(path), ASKED | {"by": ["town"]})
-    assert not written_queries._WRITTEN
+    assert not typed_columns._WRITTEN
 
 
 def test_the_store_of_texts_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_queries, "_MOST_KEPT", 3)
+    monkeypatch.setattr(typed_columns, "_MOST_KEPT", 3)
     path = write(tmp_path / "a.csv", 20)
     for age in range(5):
         contribution.run_totals(known(path, "ef" * 16, [], where=[f"age>={age}"]))
-        assert len(written_queries._WRITTEN) <= 3
+        assert len(typed_columns._WRITTEN) <= 3
 
 
 def test_counts_with_a_seed_are_what_they_were(tmp_path: Path) -> None:

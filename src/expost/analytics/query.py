@@ -50,8 +50,7 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, fetch
-from expost.tables.written_queries import KnownQuery
+from expost.tables.typed_columns import SEPARATOR, KnownQuery, fetch
 
 Released = Callable[[Answer, float], None]
 

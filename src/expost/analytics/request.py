@@ -39,8 +39,7 @@ from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.tables import typed_columns as columns
 from expost.tables.sources import as_table, may_collate, open_source, without_password
-from expost.tables.typed_columns import SEPARATOR
-from expost.tables.written_queries import KnownQuery
+from expost.tables.typed_columns import SEPARATOR, KnownQuery
 
 KEYS_CAP = 10  # groups per user for finding groups privately, unless the caller says otherwise
 _DEFAULT_ROWS = 10  # of a user in a group, where rows are counted
