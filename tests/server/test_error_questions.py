@@ -91,6 +91,7 @@ def test_priced_without_rows_asked_answered_and_verified(server: Server) -> None
     release = server.call("ann", "GET", f"/api/releases/{view['id']}").json()
     error = {answer["group"]: answer for answer in release["result"]["answers"]}
     assert error["m"]["low"] > error["f"]["high"]
+    assert release["certificate"]["query"]["by"] == ["sex"]
     named = release["certificate"]["source"]
     assert named.startswith("errors by sex of the model of request ")
     assert named.endswith("data set patients")

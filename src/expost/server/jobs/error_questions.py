@@ -40,6 +40,7 @@ class CheckedErrors:
         """Return the mean of the errors of all rows, which are read now."""
         assert self.model is not None
         table = error_table(self.model, *file_of_rows(self.data), self.by)
+        table = table.rename_columns([PERSON, *self.request["by"], ERROR])
         return replace(check_request(table, self.request), source=self.mean.source)
 
 
@@ -105,7 +106,9 @@ def checked_errors(
     opened, by = None if model is None else open_model(model), question["by"][0]
     if opened is not None:
         check_model(opened, facts, by)
-    request = dict(mean) | {"by": [GROUP]}
+    request = dict(mean)
+    if by.lower() in (PERSON, ERROR):  # names of other columns of the table of errors
+        request["by"] = [GROUP]
     checked = check_request("errors", request, open_table=False)
     name = f"errors by {by} of the model of request {question['release']}, data set {facts['name']}"
     return CheckedErrors(replace(checked, source=name), request, facts["data"], by, opened)
