@@ -236,10 +236,10 @@ def load(clients: int, seconds: float, *, team: bool) -> dict[str, Any]:
     }
 
 
-def at(calls: list[tuple[float, float]], share: int, after: float = 0.0) -> float:
-    """The time that a share of the calls (in percent) stays below."""
+def at(calls: list[tuple[float, float]], share: int, after: float = 0.0) -> float | None:
+    """The time that a share of the calls (in percent) stays below; None without calls."""
     times = sorted(seconds for started, seconds in calls if started >= after)
-    return times[min(len(times) - 1, len(times) * share // 100)] if times else float("nan")
+    return times[min(len(times) - 1, len(times) * share // 100)] if times else None
 
 
 @contextmanager

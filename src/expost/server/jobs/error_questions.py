@@ -22,8 +22,10 @@ from expost.tuning.model.released_model import MODEL, Model, load_model
 from expost.tuning.model.subgroup_errors import ERROR, GROUP, PERSON, PLUS_MINUS, error_table
 
 ERRORS = "errors"
-_FIELDS = ("dataset", "kind", "release", "by", "keys", "plus_minus", "confidence")
-_FIELDS += ("epsilon", "delta", "size")
+_FIELDS = (
+    *("dataset", "kind", "release", "by", "keys"),
+    *("plus_minus", "confidence", "epsilon", "delta", "size"),
+)
 
 
 @dataclass(frozen=True)
