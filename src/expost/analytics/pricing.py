@@ -8,7 +8,7 @@ Tests: ``tests/analytics/test_shares.py``, ``tests/analytics/test_count_prices.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -366,6 +366,11 @@ class CheckedCount:
     def collated(self) -> bool:
         """Whether text columns may have a collation."""
         return may_collate(self.data)
+
+    @property
+    def shape(self) -> Hashable:
+        """What a query for the values depends on, beside the table, the caps of groups and salt."""
+        return self.by, self.user, self.where, self.measure, self.keys, self.collated
 
     def rows(self) -> Any:
         """The columns that matter, in the engine."""

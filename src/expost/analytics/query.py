@@ -52,7 +52,7 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, fetch
+from expost.tables.typed_columns import SEPARATOR, KnownQuery, fetch
 
 Released = Callable[[Answer, float], None]
 
@@ -352,15 +352,19 @@ def _values(
         progress.values = GroupValues(tuple(listed), numbers)
         return request, listed, progress.values
     salt = contribution.new_salt(randomness)
-    pairs = contribution.measured(
-        request.rows(), request.measure, request.keys, salt, collated=request.collated
-    )
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
     removes = most is not None or request.measure.kind != "users"
     progress.limit = limit = request.limit(progress.most) if price and removes else None
-    values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
+
+    def write() -> Any:
+        rows, keys = request.rows(), request.keys
+        pairs = contribution.measured(rows, request.measure, keys, salt, collated=request.collated)
+        return contribution.totals(pairs, most, salt, limit)
+
+    known = KnownQuery(request.table, (request.shape, most, limit), salt, write)
+    values = contribution.run_totals(known)
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):

@@ -39,7 +39,7 @@ from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.tables import typed_columns as columns
 from expost.tables.sources import as_table, may_collate, open_source, without_password
-from expost.tables.typed_columns import SEPARATOR, check_compiles
+from expost.tables.typed_columns import SEPARATOR, KnownQuery
 
 KEYS_CAP = 10  # groups per user for finding groups privately, unless the caller says otherwise
 _DEFAULT_ROWS = 10  # of a user in a group, where rows are counted
@@ -381,8 +381,12 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     opened = replace(request, table=table, keys=typed_keys(request, table, asked["keys"] or ()))
     _check_top(opened)
     trial = opened.with_rows(1) if opened.chooses_rows else opened
-    pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
-    check_compiles(contribution.totals(pairs, 2, "0", 2))
+
+    def write() -> Any:
+        pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
+        return contribution.totals(pairs, 2, "0", 2)
+
+    KnownQuery(table, trial.shape, "0", write).check()
     return opened
 
 

@@ -13,7 +13,6 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from fractions import Fraction
@@ -145,14 +144,7 @@ class Ledgers:
 
     def filters(self, budget: str, analyst: str) -> list[Filter]:
         """Return the state of a budget and of the analyst's cap in it, if there is one."""
-
-        def read(hidden: list[str]) -> list[Filter]:
-            filters = [self.ledger.standing(budget, without=hidden).filter]
-            with suppress(InvalidInput):  # there is no cap
-                filters.append(self.ledger.standing(budget, analyst, without=hidden).filter)
-            return filters
-
-        return self.shown(read)
+        return self.shown(lambda hidden: self.ledger.filters(budget, analyst, without=hidden))
 
     def refusal(self, error: BudgetRefused, budget: str, analyst: str) -> dict[str, Any]:
         """Return what people see of a refusal: the amounts that are shown elsewhere, too."""
