@@ -255,8 +255,17 @@ class TestNeighbours:
 
         def asked(lines):
             table.write_text("\n".join(["u,g,v", *lines]) + "\n")
-            options = ["--by", "g", "--user", "u", "--keys", tmp_path / "k.txt", "--epsilon", 10_000]
-            options += [kind, "v", "--bounds", 0, 10, "--max-groups-per-user", 1, "--json"]
+            options = ["--by", "g", "--user", "u", "--keys", tmp_path / "k.txt", kind, "v"]
+            options += [
+                "--epsilon",
+                10_000,
+                "--bounds",
+                0,
+                10,
+                "--max-groups-per-user",
+                1,
+                "--json",
+            ]
             return expost("count", table, *options)
 
         here = asked(rows)

@@ -47,7 +47,7 @@ LARGEST_SCALE = 2**50
 """The largest scale of discrete Laplace noise; it keeps every sum inside 64 bits."""
 _LARGEST_TABLED_DEVIATION = 2048
 _WORD = 2.0**64
-_GUARD = 120  # bits: roundings of 2^15 weights, with their ratios, leave a floor unsure once in 2^60
+_GUARD = 120  # bits: roundings of 2^15 weights and ratios leave a floor unsure once in 2^60
 _ERROR = 2.0**-49  # per outcome, of the cumulative weights; exp, product and sum err by 2^-51
 _ALWAYS = 4096  # outcomes' worth of error for the exponents: a rounded one errs by ≤ 1075·2^-53
 
