@@ -255,18 +255,9 @@ class TestNeighbours:
 
         def asked(lines):
             table.write_text("\n".join(["u,g,v", *lines]) + "\n")
-            options = ["--by", "g", "--user", "u", "--keys", tmp_path / "k.txt", kind, "v"]
-            options += [
-                "--epsilon",
-                10_000,
-                "--bounds",
-                0,
-                10,
-                "--max-groups-per-user",
-                1,
-                "--json",
-            ]
-            return expost("count", table, *options)
+            options = ["--by", "g", "--user", "u", "--keys", tmp_path / "k.txt", "--json"]
+            options += ["--max-groups-per-user", 1, "--epsilon", 10_000, kind, "v"]
+            return expost("count", table, *options, "--bounds", 0, 10)
 
         here = asked(rows)
         assert here.code == 0
