@@ -481,12 +481,10 @@ def profile_epsilon(profile: Profile, delta: float, most: float) -> float:
         return most
     if float(profile.delta(low)) <= delta:
         return low
-    for _ in range(4):  # each round divides the interval by 2,000
-        grid = np.linspace(low, high, 2001)[1:-1]
-        enough = profile.delta(grid) <= delta
-        first = int(np.argmax(enough)) if enough.any() else len(grid)
-        low, high = (
-            float(grid[first - 1]) if first else low,
-            float(grid[first]) if first < len(grid) else high,
-        )
+    for _ in range(4):  # each round divides the interval by 2,000: δ is above at low, not at high
+        grid, first = np.linspace(low, high, 2001), 0
+        for step in (50, 1):
+            last = grid[first + step : first + 50 * step + 1 : step]
+            first += step * int(np.argmax(np.append(profile.delta(last[:-1]) <= delta, True)))
+        low, high = float(grid[first]), float(grid[first + 1])
     return high
