@@ -385,9 +385,14 @@ class ZCDPProfile(_Record):
         set_fields(self, rho=check_loss(self.rho, "rho"))
 
     def _delta(self, epsilons: Floats) -> Floats:
-        rho = Fraction(self.rho)
-        curve = tuple(round_up(rho * Fraction(order)) for order in DEFAULT_ORDERS)
-        return RenyiProfile(DEFAULT_ORDERS, curve).delta(epsilons)
+        return _curve_of_zcdp(self.rho).delta(epsilons)
+
+
+@lru_cache(maxsize=256)
+def _curve_of_zcdp(rho: float) -> RenyiProfile:
+    """Return the profile of the curve of ρ-zCDP at the default orders."""
+    curve = tuple(round_up(Fraction(rho) * Fraction(order)) for order in DEFAULT_ORDERS)
+    return RenyiProfile(DEFAULT_ORDERS, curve)
 
 
 @dataclass(frozen=True)
