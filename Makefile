@@ -13,6 +13,8 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 # names of those that then passed are printed: look at each of them.
 REPEAT := --reruns 1 -r fER
 OTHER_VERSIONS := 3.12 3.13
+# Compiled Python is kept: without, each process of the suite compiles the package and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo server docs quick test test-all test-long check scan dist bench figures fuzz mutants clean
 
