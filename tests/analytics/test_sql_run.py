@@ -156,7 +156,8 @@ def written(folder: Path) -> dict[str, Any]:
 
 QUESTION = (
     "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x, "
-    "COUNT(DISTINCT day) AS d FROM orders WHERE amount < 7 AND region IN ('north', 'south') GROUP BY region"
+    "COUNT(DISTINCT day) AS d FROM orders WHERE amount < 7 AND region IN ('north', 'south') "
+    "GROUP BY region"
 )
 
 
