@@ -155,8 +155,9 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 QUESTION = (
-    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x "
-    "FROM orders WHERE amount < 7 AND region IN ('north', 'south') GROUP BY region"
+    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x, "
+    "COUNT(DISTINCT day) AS d FROM orders WHERE amount < 7 AND region IN ('north', 'south') "
+    "GROUP BY region"
 )
 
 
