@@ -46,7 +46,7 @@ from expost.analytics.pricing import (
 )
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
-from expost.analytics.request import CountRequest, check_request
+from expost.analytics.request import CountRequest, check_request, with_usual_cap
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
@@ -107,8 +107,10 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         Find the groups privately instead; needs ``delta``.
     max_groups_per_user : int, "auto" or None
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
-        m most expensive groups are then charged. ``"auto"`` chooses m privately. None: all groups,
-        and every group is charged (with ``private_keys``: 10). For a mapping, you guarantee m.
+        m most expensive groups are then charged. ``"auto"`` chooses m privately; it is the default
+        for persons in 20 ``keys`` or more with a relative error. Else the default is ``"none"``:
+        all groups, and every group is charged (with ``private_keys``: 10). For a mapping, you
+        guarantee m.
     one_row_per_user : bool
         Declare that the table has one row per user. Then m is 1, a user has at most one row, and
         the share of pairs that the cap drops is not estimated, which saves 0.5 % to 20 % of the
@@ -253,7 +255,7 @@ def _reserve_and_run(
     facts = None
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
-    request = check_request(data, options)
+    request = with_usual_cap(check_request(data, options), options)
     if kept is not None:
         request = kept.continued(request)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
