@@ -34,7 +34,6 @@ FIGURES_ONLY_BY_HAND = (
     "make_bank.py",  # a GPU's hours
     "tune_counting.py",  # searches whose outcome is in the source
     "default_grid.py",
-    "capped_truth.py",  # many minutes; it draws nothing
     "demo.py",  # what `make demo` runs
     "demo_server.py",  # what `make server` runs
 )
