@@ -21,6 +21,7 @@ import expost
 from expost import SimulationRandomness
 from expost.analytics import contribution, pricing, query
 from expost.analytics.contribution import select
+from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.request import check_request, completed, measure_of
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
@@ -249,11 +250,10 @@ def test_no_warning_from_noise_alone():
     request = check_request(pa.table({"u": [1]}), asked)
     warned = 0
     for seed in range(500):
-        progress = query.Progress(most=1)
-        progress.dropped = {"of": "rows"} | pricing.removed_share(
+        share = {"of": "rows"} | pricing.removed_share(
             values, 20, Fraction(1, 10), "laplace", 0.9, SimulationRandomness(seed)
         )
-        warned += len(query.warnings_of_caps(request, progress))
+        warned += len(warnings_of_caps(request, share, 1))
     assert warned <= 2
 
 

@@ -25,7 +25,7 @@ from expost.analytics.asked_before import (
     run_charged,
 )
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
-from expost.analytics.count_result import CountResult, result_of_release
+from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
@@ -590,7 +590,7 @@ def _result(
         dropped_share=progress.dropped,
         guarantee=request.guarantee,
         keys=None if progress.selection is None else progress.selection.as_dict(),
-        warnings=warnings_of_caps(request, progress),
+        warnings=warnings_of_caps(request, progress.dropped, progress.most),
         query=describe_request(request),
         source=request.source,
         public=_public(request, progress),
@@ -600,30 +600,6 @@ def _result(
         ledger=None
         if evidence is None
         else {**evidence, "source": source_description(request.source, describe_request(request))},
-    )
-
-
-def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
-    """What the released share of removed values says, if it is known well enough."""
-    within, share = request.wanted.within or 0.1, progress.dropped
-    if share is None or share["estimate"] <= within / 2 or not too_much_removed(share, within / 2):
-        return ()
-    what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
-    caps = [] if progress.most is None else [f"{progress.most} groups per user"]
-    if request.measure.amount is not None:
-        most = float(request.measure.amount * request.measure.grid)
-        caps += [f"{most:,.6g} per user and group"]
-    elif share["of"] != "pairs":
-        caps += [f"{request.measure.rows} rows per user and group"]
-    mean = request.measure.kind == "mean"
-    effect = (
-        "The mean is that of the rows that are kept"
-        if mean
-        else "Values are too low by about as much"
-    )
-    return (
-        f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
-        f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",
     )
 
 

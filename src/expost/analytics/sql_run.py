@@ -32,6 +32,7 @@ from expost.analytics import query as counting
 from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
 from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
+from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.pricing import (
     AUTO,
     CheckedCount,
@@ -383,6 +384,6 @@ def _warnings(run: QueryRun) -> list[str]:
         if result.kind == "mean" and not (removed and counting.shifted(request, removed)):
             continue  # a mean of fewer rows is a mean as well
         texts += [
-            f"{result.label}: {text}" for text in counting.warnings_of_caps(request, progress)
+            f"{result.label}: {text}" for text in warnings_of_caps(request, removed, progress.most)
         ]
     return texts
