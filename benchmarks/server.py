@@ -202,14 +202,14 @@ def load(clients: int, seconds: float, *, team: bool) -> dict[str, Any]:
         process = serve(settings, 4 if team else 1)
         try:
             wait(settings.port)
-            before = rested(process)
+            before, own = rested(process), time.process_time()
             until, later = time.monotonic() + seconds, time.perf_counter() + 10
             asking = [Client(settings.port, token, until) for token in tokens]
             for client in asking:
                 client.start()
             for client in asking:
                 client.join()
-            used = cpu_of(process) - before
+            used, own = cpu_of(process) - before, time.process_time() - own
             asked = [identity for client in asking for identity in client.asked]
             finish(settings)
         finally:
@@ -231,14 +231,15 @@ def load(clients: int, seconds: float, *, team: bool) -> dict[str, Any]:
         "asks_p99_later": at(asks, 99, later),
         "prices_p99_later": at(prices, 99, later),
         "cpu_per_call": used / max(1, len(asks) + len(prices)),
+        "clients_cpu_per_call": own / max(1, len(asks) + len(prices)),  # on the same processors
         "load_average": os.getloadavg()[0],
     }
 
 
-def at(calls: list[tuple[float, float]], share: int, after: float = 0.0) -> float:
-    """The time that a share of the calls (in percent) stays below."""
+def at(calls: list[tuple[float, float]], share: int, after: float = 0.0) -> float | None:
+    """The time that a share of the calls (in percent) stays below; None without calls."""
     times = sorted(seconds for started, seconds in calls if started >= after)
-    return times[min(len(times) - 1, len(times) * share // 100)] if times else float("nan")
+    return times[min(len(times) - 1, len(times) * share // 100)] if times else None
 
 
 @contextmanager

@@ -1,15 +1,16 @@
 """How often answers called "within 10 %" are, next to the truth without caps: skewed tables.
 
-``python scripts/capped_truth.py --runs 20 --json`` asks for rows, sums and persons of made-up
-tables with few very active persons, with every cap chosen privately, and prints a line per
-question: groups asked, groups answered, and how many answers are within the error of the value
-that the table has *without* caps.
+``python -m scripts.capped_truth --runs 10 --json`` asks for rows, sums and persons of made-up
+tables with few very active persons, and of one whose persons are in many groups, with every cap
+chosen privately. It prints a line per question: groups asked, groups answered, and how many
+answers are within the error of the value that the table has *without* caps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,21 +36,34 @@ def rows_per_person(tail: str, people: int, generator: np.random.Generator) -> A
     return np.minimum(drawn, 10_000).astype(np.int64)
 
 
-def table(tail: str, people: int, groups: int, generator: np.random.Generator) -> pa.Table:
-    """Persons with a few favourite groups of uneven sizes; amounts are log-normal."""
+def second_group(people: int, groups: int, generator: np.random.Generator) -> pa.Table:
+    """Persons with one row each; a few have another one, all of these in the last group."""
+    few = people // 60
+    users = np.concatenate([np.arange(people), np.arange(few)])
+    chosen = generator.integers(0, groups - 1, people)
+    names = np.concatenate([chosen, np.full(few, groups - 1)])
+    return pa.table({"u": users, "g": names, "v": np.ones(len(users))})
+
+
+def table(
+    tail: str, people: int, groups: int, generator: np.random.Generator, favourites: int = 4
+) -> pa.Table:
+    """Persons with some favourite groups of uneven sizes; amounts are log-normal."""
+    if tail == "second":
+        return second_group(people, groups, generator)
     users = np.repeat(np.arange(people), rows_per_person(tail, people, generator))
     sizes = 1 / np.arange(1, groups + 1) ** 0.7
-    favourites = generator.choice(groups, (people, 4), p=sizes / sizes.sum())
+    liked = generator.choice(groups, (people, favourites), p=sizes / sizes.sum())
     return pa.table(
         {
             "u": users,
-            "g": favourites[users, generator.integers(0, 4, len(users))],
+            "g": liked[users, generator.integers(0, favourites, len(users))],
             "v": np.minimum(generator.lognormal(2.5, 1.0, len(users)), 5000.0),
         }
     )
 
 
-TABLES = {
+TABLES: dict[str, tuple[Any, ...]] = {
     "light, 20,000 persons, 10 groups": ("light", 20_000, 10),
     "log-normal, 20,000 persons, 1 group": ("log-normal", 20_000, 1),
     "log-normal, 20,000 persons, 20 groups": ("log-normal", 20_000, 20),
@@ -58,6 +72,8 @@ TABLES = {
     "Pareto 2, 50,000 persons, 200 groups": ("Pareto 2", 50_000, 200),
     "Pareto 1.5, 50,000 persons, 10 groups": ("Pareto 1.5", 50_000, 10),
     "bots, 50,000 persons, 10 groups": ("bots", 50_000, 10),
+    "light, 20,000 persons, 12 groups, up to 24 choices": ("light", 20_000, 12, 24),
+    "a second group for few, 50,000 persons, 10 groups": ("second", 50_000, 10),
 }
 
 
@@ -85,10 +101,11 @@ def truths(kind: str, data: pa.Table, groups: int) -> Any:
 
 def measure(runs: int, epsilons: list[float], chosen: str) -> Iterator[dict[str, Any]]:
     """One line per table, question and ε."""
-    for name, (tail, people, groups) in TABLES.items():
+    for name, (tail, people, groups, *favourites) in TABLES.items():
         if chosen not in name:
             continue
-        data = table(tail, people, groups, np.random.default_rng(people + groups))
+        generator = np.random.default_rng(people + groups)
+        data = table(tail, people, groups, generator, *favourites)
         for kind in ("rows", "sum", "persons"):
             truth = truths(kind, data, groups)
             for epsilon in epsilons:
@@ -121,11 +138,17 @@ def main() -> None:
     options.add_argument("--tables", default="", help="only those whose name has this text")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
+    rows = []
     for line in measure(asked.runs, asked.epsilon, asked.tables):
+        rows.append(line)
         share = f"{line['right'] / line['answered']:.3f}" if line["answered"] else "–"
         text = "{table:40} {question:8} ε = {epsilon:g}: {answered} of {asked} answered, "
         shown = text.format(**line) + f"right: {share}"
-        print(json.dumps(line) if asked.json else shown, flush=True)
+        print(shown, file=sys.stderr if asked.json else sys.stdout, flush=True)
+    if asked.json:
+        command = f"python -m scripts.capped_truth --runs {asked.runs} --json"
+        facts = {"command": command, "within": WITHIN, "confidence": CONFIDENCE, "runs": asked.runs}
+        print(json.dumps(facts | {"rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

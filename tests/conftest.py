@@ -4,8 +4,9 @@ Under xdist each core has a worker already, and threads that wait for each other
 with text took four times as much processor time. ``OMP_NUM_THREADS`` is not set: the package reads
 it, and trains several models at once without it.
 
-Modules and tests that are loaded are left out of garbage collection, which would otherwise look at
-all of them again and again: nearly a tenth of the time of tests of tables.
+Garbage is not collected while modules and tests are loaded, and what is then loaded is left out of
+later collections, which would otherwise look at all of it again and again: nearly a tenth of the
+time of tests of tables.
 
 Examples of Hypothesis have no deadline: how long one takes depends on the load of the machine.
 
@@ -31,6 +32,7 @@ MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+gc.disable()
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
 
@@ -39,6 +41,7 @@ def pytest_collection_finish() -> None:
     """Leave alone what is there before the first test, and collect less often."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 20)
 
 

@@ -11,11 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST = {"select": 15, "count": 27, "tune": 60, "server": 40}
-SLOW = ("tune", "server")
+LONG = ("tune", "server")  # ten seconds each
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in MOST]
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in MOST]
 )
 def test_paths_do_not_grow(name: str) -> None:
     tool = ROOT / "tools" / "files_on_path.py"

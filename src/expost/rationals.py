@@ -173,6 +173,8 @@ def set_fields(instance: object, **values: object) -> None:
 
 def check_loss(value: Number, field: str) -> float:
     """Return a privacy loss as a float, rounded up; require 0 ≤ loss < infinity."""
+    if type(value) is float and 0 < value < math.inf:
+        return value  # what the exact number would be rounded to
     result = round_up(exact(value, field, error=InvalidGuarantee))
     if not 0 <= result < math.inf:
         raise InvalidGuarantee(field, value, "give a finite number ≥ 0")
@@ -192,7 +194,10 @@ def check_orders(values: object) -> tuple[float, ...]:
     """Return Rényi orders as floats, rounded down; require finite orders > 1 that ascend."""
     listed = check_list(values, "orders")
     orders = tuple(
-        round_down(exact(value, "orders", error=InvalidGuarantee)) for value in listed
+        value
+        if type(value) is float and 1 < value < math.inf
+        else round_down(exact(value, "orders", error=InvalidGuarantee))
+        for value in listed
     )  # a curve at a lower order claims less
     if any(not 1 < order < math.inf for order in orders):
         raise InvalidGuarantee("orders", values, "give finite orders > 1")

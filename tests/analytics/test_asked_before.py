@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ pytest.importorskip("ibis", reason="needs the analytics extra")
 
 import expost
 from expost import Ledger, PureDP
+from expost.analytics import contribution, query
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from tests.cli.counting import expost as command
@@ -145,6 +147,32 @@ def test_the_second_question_reads_no_rows(ledger, table):
     assert {answer.group: round(answer.estimate, -2) for answer in finer.answers}["b"] == 700
 
 
+@pytest.mark.parametrize("whale", [0, 1000])
+def test_the_noise_on_what_was_removed_fits_its_limit(ledger, tmp_path, monkeypatch, whale):
+    """A limit of the second question: its own depends on the wanted error, the values do not."""
+    seen = []
+
+    def third(users: Any, candidates: Any, *rest: Any, **how: Any) -> Any:
+        return candidates[2]
+
+    def watch(request: Any, progress: Any, values: Any, limit: int, randomness: Any) -> Any:
+        seen.append((values.removed[0], limit))
+        return estimate(request, progress, values, limit, randomness)
+
+    estimate = query.share_of_removed
+    monkeypatch.setattr(contribution, "choose_cap", third)
+    monkeypatch.setattr(query, "share_of_removed", watch)
+    rows = [*(f"{n},1" for n in range(300)), *(["w,50"] * whale)]
+    (tmp_path / "v.csv").write_text("u,v\n" + "\n".join(rows))
+    for error in ({"plus_minus": 500}, {"within": 0.3}):
+        asked = {"bounds": (0, 50), "user": "u", "epsilon": 2, "table_version": "v1", **error}
+        expost.sum(tmp_path / "v.csv", "v", ledger=ledger, **asked)
+    assert len(seen) == 2
+    for removed, limit in seen:  # without this person nothing is removed
+        assert removed <= limit
+        assert (removed > 0) == (whale > 0)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_lost_path_costs_the_full_price(ledger, table, tmp_path, error):
     """Whoever stops in the middle has lost the path; what was looked at stays charged."""
@@ -201,6 +229,21 @@ def test_a_broken_path_is_lost(ledger, table, tmp_path):
     path.chmod(0o640)
     with pytest.raises(InvalidInput, match="others can read"):
         ask(ledger, table, within=0.05)
+
+
+def test_a_path_that_this_ledger_did_not_pay_is_lost(ledger, table, tmp_path):
+    """An older copy of the ledger is put back: a difference would be too little."""
+    copy = tmp_path / "copy.db"
+    shutil.copy(ledger.path, copy)
+    ask(ledger, table, within=0.1)
+    for end in ("", "-wal", "-shm"):
+        Path(f"{ledger.path}{end}").unlink(missing_ok=True)
+    shutil.copy(copy, ledger.path)
+    reopened = Ledger.open(ledger.path)
+    finer = ask(reopened, table, within=0.05)
+    assert "paid_before" not in finer.public
+    assert float(paid(reopened)[0]) == pytest.approx(finer.spent, abs=1e-11)
+    assert not ask(reopened, table, within=0.1).asked_before
 
 
 def test_one_at_a_time(ledger, table):
@@ -297,7 +340,8 @@ def test_a_period_pays_for_what_it_tells(table, tmp_path, monkeypatch):
     ask(ledger, table, within=0.3)
     assert ask(ledger, table, within=0.3).asked_before
     assert "paid_before" in ask(ledger, table, within=0.2).public
-    monkeypatch.setattr("expost.analytics.asked_before.period_at", lambda *_: "2099-01-01")
+    for module in ("analytics.asked_before", "budget.totals"):
+        monkeypatch.setattr(f"expost.{module}.period_at", lambda *_: "2099-01-01")
     later = ask(ledger, table, within=0.1)
     assert not later.asked_before
     assert "paid_before" not in later.public

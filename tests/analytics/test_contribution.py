@@ -83,7 +83,7 @@ def law(users: dict[int, int], groups: int, share: Fraction, rate: float) -> lis
         for cap in range(groups + 1)
     ]
     quality = [-max(above[cap], -above[cap - 1]) for cap in range(1, groups + 1)]
-    weights = [math.exp(rate * q / 2) for q in quality]
+    weights = [(groups // (cap + 1)) ** 2 * math.exp(rate * q / 2) for cap, q in enumerate(quality)]
     return [weight / sum(weights) for weight in weights]
 
 
@@ -145,10 +145,7 @@ def test_the_choice_by_mass_looks_at_rows(monkeypatch):
 def test_a_choice_has_its_weights():
     """Without users two caps are as good as each other: their weights decide, 4 to 1."""
     randomness, users = SimulationRandomness(4), {1: 0}
-    draws = [
-        choose_cap(users, [1, 2], Fraction(1), Fraction(1), randomness, favour_small=True)
-        for _ in range(2000)
-    ]
+    draws = [choose_cap(users, [1, 2], Fraction(1), Fraction(1), randomness) for _ in range(2000)]
     assert stats.binomtest(draws.count(1), 2000, 0.8).pvalue > FALSE_ALARM
 
 
@@ -162,7 +159,7 @@ def test_a_choice_takes_few_coins():
             return super().bits(count)
 
     users, caps = {900_000: 10_000, 3: 5}, amount_candidates(1000)
-    choice = choose_cap(users, caps, Fraction(1, 40), Fraction(1), Counted(1), favour_small=True)
+    choice = choose_cap(users, caps, Fraction(1, 40), Fraction(1), Counted(1))
     assert choice >= 900_000
     assert sum(drawn) <= 256
 

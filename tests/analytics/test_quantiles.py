@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -267,22 +268,27 @@ def test_engines_agree(tmp_path: Path) -> None:
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -5.0]
 
 
+def shape(result: Any) -> Any:
+    """All that leaves but noisy numbers."""
+    told = result.as_dict()
+    answers = [*told["answers"], *told["unanswered"]]
+    names = sorted((answer["group"], answer["at"]) for answer in answers)
+    kept = ("query", "guarantee", "max_groups_per_user", "max_rows_per_user", "keys", "unit")
+    return sorted(told), names, {name: told[name] for name in kept}
+
+
+@cache
+def without_the_row() -> Any:
+    return shape(ask(table(200)))
+
+
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("person", [7, None])
 @pytest.mark.parametrize("group", ["north", "empty", "unlisted", None])
 def test_one_row_changes_nothing_but_noisy_numbers(value: Any, person: Any, group: Any) -> None:
     base = table(200)
     row = pa.table({"u": [person], "g": [group], "v": [value]}, schema=base.schema)
-    first, second = ask(base), ask(pa.concat_tables([base, row]))
-
-    def shape(result: Any) -> Any:
-        told = result.as_dict()
-        answers = [*told["answers"], *told["unanswered"]]
-        names = sorted((answer["group"], answer["at"]) for answer in answers)
-        kept = ("query", "guarantee", "max_groups_per_user", "max_rows_per_user", "keys", "unit")
-        return sorted(told), names, {name: told[name] for name in kept}
-
-    assert shape(first) == shape(second)
+    assert shape(ask(pa.concat_tables([base, row]))) == without_the_row()
 
 
 def test_text_in_the_column_counts_nowhere() -> None:

@@ -85,8 +85,8 @@ def test_private_keys_that_find_nothing_give_nothing():
         pa.table({"u": [1], "g": ["a"]}), by="g", user="u", private_keys=True, epsilon=1, delta=1e-6
     )
     assert (result.answers, result.unanswered) == ((), ())
-    # Finding groups costs a tenth, and what the cap drops at most 8 %.
-    assert 0 < result.spent < 0.1801 * gaussian_for(1, 5e-7).rho
+    # Finding groups costs a tenth, and what the cap drops at most 20 %.
+    assert 0 < result.spent < 0.3001 * gaussian_for(1, 5e-7).rho
 
 
 def test_what_is_published_has_no_infinities_in_json():

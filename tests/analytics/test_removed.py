@@ -21,6 +21,7 @@ import expost
 from expost import SimulationRandomness
 from expost.analytics import contribution, pricing, query
 from expost.analytics.contribution import select
+from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.request import check_request, completed, measure_of
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
@@ -89,8 +90,12 @@ def test_what_a_stated_cap_removes_is_in_the_headline(command, tmp_path):
     assert re.search(headline, text)  # 94 %, less what noise at 1 % of ε makes uncertain
     assert "because the caps alone remove more than that" in text
     assert "Capping, not noise, limits accuracy" in " ".join(done.err.split())
-    auto = command("count", path, *asked, "--max-rows-per-user", "auto")
-    assert "1 of 1 group answered within 10%; the caps remove" in " ".join(auto.out.split())
+    for _ in range(5):  # the chosen cap is too small in 7 % of runs: all of five in 2 of a million
+        auto = command("count", path, *asked, "--max-rows-per-user", "auto")
+        if "1 of 1 group answered within 10%; the caps remove" in " ".join(auto.out.split()):
+            break
+    else:
+        raise AssertionError(auto.out)
     wrong = command("count", path, *asked, "--max-rows-per-user", "many")
     assert wrong.code == 2
 
@@ -99,11 +104,12 @@ def test_what_clipping_removes_counts():
     """Values of 100 with bounds of 0 and 60: what is clipped is more than the wanted tenth."""
     table = pa.table({"u": range(5000), "v": [100.0] * 5000})
     options = {"bounds": (0, 60), "user": "u", "epsilon": 5, "max_rows_per_user": 1}
-    found = expost.sum(table, "v", **options)
+    seeded: dict[str, Any] = {"simulation": True, "randomness": SimulationRandomness(2)}
+    found = expost.sum(table, "v", **options, **seeded)  # one share in a dozen is 0.1 off
     assert found.answers == ()
     assert found.dropped_share["estimate"] == pytest.approx(0.4, abs=0.1)
     assert found.spent < 0.05 * 5 * 1.1
-    wide = expost.sum(table, "v", **(options | {"bounds": (0, 120)}))
+    wide = expost.sum(table, "v", **(options | {"bounds": (0, 120)}), **seeded)
     assert len(wide.answers) == 1
 
 
@@ -246,9 +252,102 @@ def test_no_warning_from_noise_alone():
     request = check_request(pa.table({"u": [1]}), asked)
     warned = 0
     for seed in range(500):
-        progress = query.Progress(most=1)
-        progress.dropped = {"of": "rows"} | pricing.removed_share(
+        share = {"of": "rows"} | pricing.removed_share(
             values, 20, Fraction(1, 10), "laplace", 0.9, SimulationRandomness(seed)
         )
-        warned += len(query.warnings_of_caps(request, progress))
+        warned += len(warnings_of_caps(request, share, 1))
     assert warned <= 2
+
+
+def test_a_total_that_is_too_small_for_the_first_price_is_answered():
+    """Catches a list of prices that is empty: the noise of the smallest one cannot be drawn."""
+    keys = [str(group) for group in range(2000)]
+    data = pa.table({"u": list(range(50)), "g": ["1"] * 50})
+    asked = {"by": "g", "keys": keys, "user": "u", "max_groups_per_user": 1000}
+    seeded: dict[str, Any] = {"simulation": True, "randomness": SimulationRandomness(1)}
+    assert expost.count(data, epsilon=1e-7, **asked, **seeded).spent <= 1e-7
+
+
+class TestWithoutTheCap:
+    """Where a chosen cap moved counts too much, or nobody knows, all listed groups are counted."""
+
+    KEYS = tuple("abcdefghijkl")
+
+    def table(self, people):
+        generator = np.random.default_rng(8)
+        users = np.repeat(np.arange(people), np.minimum(generator.geometric(1 / 6, people), 60))
+        months = [self.KEYS[month] for month in generator.integers(0, 12, len(users))]
+        return pa.table({"u": users, "g": months})
+
+    def asked(self, seed, **more):
+        asked = {"by": "g", "user": "u", "keys": self.KEYS, "epsilon": 1.0, "within": 0.1}
+        asked |= {"max_groups_per_user": "auto", "simulation": True}
+        return asked | {"randomness": SimulationRandomness(seed)} | more
+
+    def test_a_cap_that_is_too_small(self, monkeypatch):
+        """m = 1 of four groups on average: 8 of 12 groups at least are answered all the same."""
+        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        found = expost.count(self.table(3000), **self.asked(1))
+        assert len(found.answers) >= 8
+        assert found.max_groups_per_user == 12
+        assert found.dropped_share is None
+        shares = found.public["shares"]
+        assert found.spent > shares["max_groups_per_user"] + shares["dropped_share"] > 0.03
+        assert found.spent <= 1
+        assert verify_certificate(found.certificate()) == []
+
+    def test_the_sum_of_all_charges(self, monkeypatch):
+        """The choice, the share and the looks: each part is in the charge, exactly."""
+        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        seen = []
+        told = query.refinement_of
+
+        def remember(request, progress, *others, **more):
+            seen.append((request, progress))
+            return told(request, progress, *others, **more)
+
+        monkeypatch.setattr(query, "refinement_of", remember)
+        expost.count(self.table(1000), **self.asked(2))
+        ((request, progress),) = seen
+        assert progress.side == request.cost_of_cap() + progress.dropped_price
+        assert progress.refinement.job.total == request.total - progress.side
+
+    def test_a_cap_of_ones_own_stays(self):
+        found = expost.count(self.table(1000), **self.asked(3, max_groups_per_user=1))
+        assert found.max_groups_per_user == 1
+        assert found.answers == ()
+
+    def test_in_a_query(self, monkeypatch):
+        """Only the count of persons is looked at without the cap."""
+        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        found = expost.query(
+            "SELECT g, COUNT(DISTINCT u) AS people FROM visits GROUP BY g",
+            source={"visits": self.table(3000)},
+            user="u",
+            **{name: value for name, value in self.asked(4).items() if name not in ("by", "user")},
+        )
+        assert found.max_groups_per_user == 12
+        assert sum(row.answered for row in found.rows) >= 8
+        assert found.parts[0].dropped_share is None
+        assert found.parts[0].share_of_dropped > 0
+        assert found.spent <= 1
+        assert verify_certificate(found.certificate()) == []
+
+    def test_one_person_changes_no_count_by_more_than_one(self, monkeypatch):
+        """Of the values that are looked at in the end: a person in all groups, or not there."""
+        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        values = []
+        told = query.refinement_of
+
+        def remember(request, progress, groups, numbers, *others, **more):
+            values.append((progress.most, numbers.first))
+            return told(request, progress, groups, numbers, *others, **more)
+
+        monkeypatch.setattr(query, "refinement_of", remember)
+        table = self.table(1000)
+        more = pa.concat_tables([table, pa.table({"u": [5000] * 12, "g": list(self.KEYS)})])
+        for rows in (table, more):
+            expost.count(rows, **self.asked(5))
+        (most, here), (_, there) = values
+        assert most == 12
+        assert list(there - here) == [1] * 12

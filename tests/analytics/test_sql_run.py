@@ -155,8 +155,9 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 QUESTION = (
-    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x "
-    "FROM orders WHERE amount < 7 AND region IN ('north', 'south') GROUP BY region"
+    "SELECT region, COUNT(*) AS n, SUM(amount + 1) AS s, MEDIAN(amount) AS m, MAX(amount) AS x, "
+    "COUNT(DISTINCT day) AS d FROM orders WHERE amount < 7 AND region IN ('north', 'south') "
+    "GROUP BY region"
 )
 
 
@@ -496,3 +497,28 @@ def test_weeks_begin_on_monday():
         "'2024-01-01' AND '2024-02-04' GROUP BY d HAVING n > 5"
     )
     assert [row["d"] for row in ask(sql).records()] == ["2024-01-01", "2024-01-29"]
+
+
+def test_a_cap_of_nearly_all_months_is_all_of_them():
+    """Half of the persons have a row in each month: no share of what a cap drops is bought then."""
+    users = [person for person in range(4000) for _ in range(12 if person % 2 else 2)]
+    counted: dict[int, int] = {}
+    days = []
+    for person in users:
+        counted[person] = counted.get(person, 0) + 1
+        days.append(f"2024-{counted[person]:02}-03")
+    visits = pa.table({"customer": users, "day": days})
+    result = expost.query(
+        "SELECT MONTH(CAST(day AS DATE)) AS month, COUNT(DISTINCT customer) AS people "
+        "FROM visits GROUP BY month",
+        source={"visits": visits},
+        user="customer",
+        within=0.05,
+        epsilon=1.0,
+        randomness=SimulationRandomness(1),
+        simulation=True,
+    )
+    assert result.max_groups_per_user == 12
+    assert all(row.answered for row in result.rows)
+    assert result.parts[0].dropped_share is None
+    assert verify_certificate(result.certificate()) == []

@@ -200,6 +200,9 @@ def test_every_charge_is_booked_in_the_period_that_admitted_it(tmp_path, clock, 
         hidden = [job for job in jobs if draw.random() < 0.3]
         for place, left_out in itertools.product(("", "ann"), ([], hidden)):
             state = ledger.standing(analyst=place, without=[job[0].id for job in left_out])
+            same = ledger.filters(analyst=place, without=[job[0].id for job in left_out])
+            assert same[-1] == state.filter  # of the budget, then of the cap
+            assert len(same) == 1 + bool(place)
             counted = [job for job in jobs if place in ("", job[2]) and job not in left_out]
             present = state.renewal.period
             settled = [job for job in counted if job[3] is not None]
@@ -328,7 +331,7 @@ def test_commands_of_others_do_not_run(tmp_path, monkeypatch):
     path.chmod(0o666)
     ledger.reserve(PureDP(0.2))
     assert started == []
-    assert not totals._trusted(None)  # a server
+    assert not totals.runs_commands(None)  # a server
     monkeypatch.setenv(totals.ALLOW_VARIABLE, "1")
     totals.start_alerts([totals.Alert("b", "0.1", "true")], None)
     assert len(started) == 1

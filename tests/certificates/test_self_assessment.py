@@ -149,3 +149,25 @@ def test_the_command(record: dict[str, Any], tmp_path: Path) -> None:
     assert again.exit_code != 0  # the folder exists
     other = [*command[:2], "--period", "1999", "--out", str(tmp_path / "none")]
     assert CliRunner().invoke(app, other).exit_code != 0
+
+
+def test_no_certificate_names_a_file_outside_the_pack(
+    record: dict[str, Any], tmp_path: Path
+) -> None:
+    """A certificate is given by others; the id in it became part of a path, and hid its twin."""
+    written = record["certificate"]
+    names = ["../../../secret", "a/b", "..", "ä", written["ledger"]["reservation"]]
+    (tmp_path / "given").mkdir()
+    for number, name in enumerate([*names, names[-1]]):
+        changed = written | {"ledger": written["ledger"] | {"reservation": name}}
+        changed |= {"memo": str(number)} if number else {}
+        (tmp_path / "given" / f"{number}.json").write_text(json.dumps(changed))
+    pack = tmp_path / "one" / "two" / "pack"
+    CliRunner().invoke(app, ["evidence", str(tmp_path / "given"), "--out", str(pack)])
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    outside = {path for path in files if pack not in path.parents}
+    assert outside == set((tmp_path / "given").iterdir())
+    kept = [json.loads(file.read_text()) for file in (pack / "certificates").iterdir()]
+    assert len(kept) == len(names) + 1
+    assert len(list((pack / "registry").iterdir())) == len(kept)
+    assert (pack / "certificates" / f"{names[-1]}.json").exists()

@@ -291,6 +291,22 @@ def test_cells_of_a_data_frame(watched, kind, column):
     compare(watched, lambda data: ask(kind, data), frame(None).astype("category"), hashable)
 
 
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_a_gap_in_a_column_of_truth_values(watched, kind):
+    """Such a column of pandas becomes one of Python objects, which are read as text."""
+    pandas = pytest.importorskip("pandas")
+
+    def frame(cells: Any) -> Any:
+        names = {"u": list(range(len(cells))), "g": ["a"] * len(cells), "v": cells}
+        return pandas.DataFrame(names)
+
+    cells = [n % 3 > 0 for n in range(60)]
+    others = (frame([*cells, value]) for value in (None, math.nan, True, "x"))
+    compare(watched, lambda data: ask(kind, data), frame(cells), others)
+    ask(kind, frame([*cells, None]))
+    assert watched.pop()[2].first.max() == {"sum": 40, "mean": 160}[kind]  # Σv or Σ(v + 2)
+
+
 @pytest.mark.parametrize("kind", ["count", "mean"])
 def test_groups_found_privately(tmp_path, watched, kind):
     """Which groups exist is private: a group of one person does not show."""

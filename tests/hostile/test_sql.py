@@ -15,6 +15,7 @@ import expost
 from expost import SimulationRandomness
 from expost.analytics import contribution, query, sql_run, sql_tables
 from expost.analytics.quantile_search import CellCounts
+from expost.analytics.sql_request import check_query
 from expost.errors import InvalidInput
 from tests.hostile.judge import one_person_apart
 
@@ -125,11 +126,22 @@ def shape(result: Any) -> Any:
     return sorted(document), groups, [document[name] for name in kept], sorted(result.certificate())
 
 
+EVERYWHERE = LINES.keys() & {"rows in all groups", "many rows"}  # what caps are for
+"""Lines that every question meets; of the others half, each of them three questions."""
+
+
+def lines_of(name: str, rest: bool) -> list[bytes]:
+    turn = [*QUESTIONS].index(name) % 2
+    half = {line for number, line in enumerate(LINES) if number % 2 == turn} | EVERYWHERE
+    return [LINES[line] for line in LINES if (line in half) != rest]
+
+
+@pytest.mark.parametrize("rest", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_no_line_changes_more_than_one_person(tmp_path, watched, name):
+def test_no_line_changes_more_than_one_person(tmp_path, watched, name, rest):
     here = shape(ask(name, table(tmp_path / "here", b"")))
     first = list(watched)
-    for number, line in enumerate(LINES.values()):
+    for number, line in enumerate(lines_of(name, rest)):
         watched.clear()
         assert shape(ask(name, table(tmp_path / str(number), line))) == here
         assert len(watched) == len(first)
@@ -147,6 +159,37 @@ def test_no_line_changes_more_than_one_person(tmp_path, watched, name):
             limit = request.limit(most)
             for one, other in ((values.kept, others.kept), (values.removed, others.removed)):
                 assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) <= limit
+
+
+def test_a_gap_in_a_column_of_truth_values(watched):
+    """Such a column of pandas becomes one of Python objects, which are read as text."""
+    pandas = pytest.importorskip("pandas")
+    sql = (
+        "SELECT COUNT_IF(b) AS n, SUM(b) AS s, COUNT(*) FILTER (WHERE NOT b) AS m, "
+        "COUNT(*) FILTER (WHERE b = TRUE OR b IS FALSE) AS q FROM t"
+    )
+    seen = []
+    for more in ([], [None], ["x"]):
+        cells = [n % 3 > 0 for n in range(60)] + more
+        frame = pandas.DataFrame({"u": list(range(len(cells))), "b": cells})
+        seeded: dict[str, Any] = {"randomness": SimulationRandomness(1), "simulation": True}
+        asked = {"source": {"t": frame}, "user": "u", "bounds": {"b": (0, 1)}, "epsilon": 9}
+        expost.query(sql, **asked, **seeded)
+        seen.append(sorted(int(values.first[0]) for _, _, values in watched))
+        watched.clear()
+    assert seen == [[20, 40, 40, 60]] * 3
+
+
+def test_a_gap_in_a_column_of_whole_numbers():
+    """Such a column of pandas becomes one of floats: the grid of quantiles does not tell."""
+    pandas = pytest.importorskip("pandas")
+    grids = []
+    for more in (3, None):
+        frame = pandas.DataFrame({"u": range(60), "v": [*range(59), more]})
+        asked = {"source": {"t": frame}, "user": "u", "epsilon": 2, "bounds": {"v": (0, 99)}}
+        checked = check_query("SELECT MEDIAN(v) AS m FROM t", asked)
+        grids.append(checked.requests[0].measure.grid)
+    assert grids[0] == grids[1]
 
 
 def private_twice(folder: Path) -> dict[str, tuple[Any, str, str]]:

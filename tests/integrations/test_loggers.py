@@ -117,6 +117,7 @@ def test_wandb(tuned, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     wandb.teardown()  # it reads the environment once per process
     log_release(tuned, "wandb:notes")
+    wandb.teardown()  # the file is written in another process, which ends now
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     kinds, config, summary = set(), {}, {}
     for data in log_records(file.read_bytes()):

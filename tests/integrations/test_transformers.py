@@ -1,5 +1,6 @@
 """Texts with padding: losses as the library computes them, and adapters in PEFT's layout."""
 
+import hashlib
 import json
 import warnings
 from dataclasses import replace
@@ -247,6 +248,16 @@ def test_an_adapter_has_the_layout_of_peft_and_its_digests_are_checked(tuned, tm
     with pytest.raises(InvalidInput, match="SHA-256"):
         load_adapter(model_of("GPT-2"), folder)
     (folder / "adapter_extra.bin").write_bytes(b"")
+    with pytest.raises(InvalidInput, match="not those"):
+        load_adapter(model_of("GPT-2"), folder)
+    (folder / "adapter_extra.bin").unlink()
+    file.rename(folder / "adapter_model.bin")  # which peft would read by pickle
+    record = json.loads((folder / "expost_digests.json").read_text())
+    names = ("adapter_config.json", "adapter_model.bin")
+    record["files"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names
+    }
+    (folder / "expost_digests.json").write_text(json.dumps(record))
     with pytest.raises(InvalidInput, match="not those"):
         load_adapter(model_of("GPT-2"), folder)
     (folder / "expost_digests.json").unlink()

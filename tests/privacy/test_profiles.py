@@ -21,6 +21,7 @@ from expost.privacy.profiles import (
     PureProfile,
     RenyiProfile,
     ZCDPProfile,
+    profile_epsilon,
     profile_from_dict,
 )
 from expost.selection.repeat_and_select import Poisson, TruncatedNegativeBinomial
@@ -74,6 +75,27 @@ def test_a_curve_implies_the_profile_of_its_conversion() -> None:
     rho = ZCDP(0.08)
     exact = GaussianProfile(0.4).delta([0.5, 1.0, 2.0])
     assert np.all(rho.as_profile().delta([0.5, 1.0, 2.0]) >= exact)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=repr)
+@pytest.mark.parametrize("delta", [1e-9, 2e-3, 0.05])
+def test_the_least_epsilon_of_a_profile_is_certified(profile: Profile, delta: float) -> None:
+    """Catches an ε at which δ is larger, and a search that loses the interval in one of its rounds.
+
+    ``most`` is known from elsewhere: it is returned if the profile itself never reaches δ.
+    """
+    most = 40.0
+    epsilon = profile_epsilon(profile, delta, most)
+    if epsilon == most:
+        assert profile.delta(most) > delta
+        return
+    assert profile.delta(epsilon) <= delta
+    assert epsilon == 0 or profile.delta(epsilon * (1 - 1e-9)) > delta
+    # a limit whose end lies in any part of the interval leads to the same ε
+    for further in (1.0 + 2.0**-30, 1.03, 1.5, 7.0):
+        assert profile_epsilon(profile, delta, epsilon * further) == pytest.approx(
+            epsilon, rel=1e-9
+        )
 
 
 def test_profiles_are_never_added_or_compared() -> None:

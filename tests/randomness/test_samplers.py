@@ -81,6 +81,22 @@ def test_bounds_are_exact_floors(law: Law, size: int, complete: bool, width: int
             assert 1 - total - rational(true_mass(law, len(table.bounds))) < Fraction(1, 10**40)
 
 
+@pytest.mark.parametrize(
+    ("law", "by_integers"),
+    [
+        (GeometricLaw(Fraction(1, 90)), "_geometric_bounds"),
+        (FoldedGaussianLaw(Fraction(10_001, 7)), "_gaussian_bounds"),
+    ],
+)
+def test_bounds_by_integers_are_those_by_decimals(
+    law: Law, by_integers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch a long table by integers that is wrong at its end, or never made."""
+    bounds = getattr(samplers, by_integers)(law, 760, 64)
+    monkeypatch.setattr(samplers, by_integers, lambda *_: None)
+    assert bounds == InversionTable(law, 760).bounds.tolist()
+
+
 @pytest.mark.parametrize("width", [6, 8])
 @pytest.mark.parametrize(("law", "size", "complete"), CASES)
 def test_every_word_gives_the_exact_law(
@@ -118,6 +134,12 @@ def test_settled_words_are_settled(law: Law, size: int, complete: bool, width: i
         assert outcome == invert(
             law, SimulationRandomness(1), prefix=word << 60, prefix_bits=width + 60
         )
+
+
+def test_a_floor_that_integers_leave_open_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch a bound taken from one end of its bracket: few guard bits leave some open."""
+    monkeypatch.setattr(samplers, "_GUARD", 8)
+    assert samplers._gaussian_bounds(FoldedGaussianLaw(Fraction(1000)), 300, 64) is None
 
 
 def test_full_width_words_next_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

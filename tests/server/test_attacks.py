@@ -19,7 +19,7 @@ from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import request_view, status_of
 from expost.server.people.accounts import Person
 from expost.server.server_settings import ServerSettings
-from tests.server.running_server import JOB, QUESTION, Server, open_server
+from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
 
 ANN = Person("ann", "analyst")
 
@@ -263,3 +263,50 @@ def test_an_error_that_a_row_may_have_caused_is_charged(
         view = server.call("ann", "GET", f"/api/requests/{view['id']}").json()
         assert view["status"] == "no answer"
         assert (view["charge"]["epsilon"] > 0) is charged
+
+
+def test_a_larger_delta_is_no_way_around_the_limit_on_epsilon(tmp_path: Path) -> None:
+    """In ρ, ε is a price at a δ: at δ = 0.9 an ε of 0.1 bought more than an ε of 1 at 10⁻⁶."""
+    with open_server(tmp_path, threads=0, pricers=0) as server:
+        olga, stated = server.person("olga"), visits(tmp_path / "visits.csv")
+        data = {"name": "digits", "feature_bounds": [0, 16], "classes": 10}
+        rows = {"name": "rows", "kind": "rows", "data": data}
+        rules = {"largest_epsilon": 1.0, "approval_above": 0.5}
+        server.service.open_budget(olga, "rho", "zcdp", 20.0, 1e-3)
+        server.service.register(
+            olga, stated | rules | {"name": "rho", "budget": "rho", "delta": 1e-6}
+        )
+        server.service.open_budget(olga, "rho_rows", "zcdp", 20.0, 1e-3, neighbours="zero-out")
+        server.service.register(olga, rows | rules | {"budget": "rho_rows"})
+        question = QUESTION | {"dataset": "rho", "epsilon": 0.1}
+        average = {"kind": "mean", "column": "spend"}
+        words = "SELECT city, COUNT(*) AS n FROM rho GROUP BY city"
+        sql = {"dataset": "rho", "kind": "query", "sql": words, "epsilon": 0.1, "within": 0.2}
+        goal = {"metric": "accuracy", "at_least": 0.3}
+        job = {"dataset": "rows", "kind": "tune", "goal": goal}
+        for asked, given in (
+            (question, {"delta": 0.9}),
+            (question | average, {"delta": 1.1e-6}),
+            (sql, {"delta": 0.01}),
+            (job, {"privacy": {"delta": 0.5, "max_epsilon": 0.1}}),
+        ):
+            answer = server.ask("ann", asked | given, f"{asked} {given}"[:128])
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["field"].endswith("delta")
+            assert server.call("ann", "POST", "/api/price", asked | given).status_code == 422
+        for asked in (question, question | {"delta": 1e-7}, sql):
+            assert server.call("ann", "POST", "/api/price", asked).status_code == 200
+
+
+def test_a_limit_on_epsilon_lets_jobs_without_a_grid_pass(tmp_path: Path) -> None:
+    """They ended with an error that named nothing: a grid without levels has no largest one."""
+    facts = {
+        "kind": "rows",
+        "name": "digits",
+        "delta": 1e-5,
+        "largest_epsilon": 1.0,
+        "data": {"name": "digits", "feature_bounds": [0, 16], "classes": 10},
+    }
+    job = {"dataset": "digits", "kind": "tune", "goal": JOB["goal"]}
+    read = tuning_jobs.read_job(facts, job, "approx")
+    assert read["privacy"]["max_epsilon"] == 1.0

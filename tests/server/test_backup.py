@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,62 @@ def test_another_or_an_older_ledger_is_refused(home: Path, tmp_path: Path) -> No
         with pytest.raises(InvalidInput, match="does not continue"):
             restore(tmp_path / "backup", settings_of(tmp_path / "new"), ledger=tmp_path / name)
         assert not (tmp_path / "new").exists()
+
+
+def test_commands_of_a_backup_run_only_if_it_is_signed(home: Path, tmp_path: Path) -> None:
+    """A restored ledger belongs to whoever restores it, so it ran what others had stored."""
+    told, key = tmp_path / "told", SigningKey.create(tmp_path / "office.key")
+    Ledger.open(home / "ledger.db").set_alert(0.9, f"touch {told}", budget="visits")
+    back_up(settings_of(home), tmp_path / "backup", key)
+    newest = tmp_path / "newest.db"
+    shutil.copy(home / "ledger.db", newest)
+    newest.chmod(0o666)
+    unknown, saved = {"charged_since": "unknown"}, {"ledger": newest}
+    given: list[dict[str, Any]] = [unknown, saved]
+    for number, how in enumerate(given):
+        restore(tmp_path / "backup", settings_of(tmp_path / f"new{number}"), **how)
+        restored = Ledger.open(tmp_path / f"new{number}" / "ledger.db")
+        assert restored.alerts("visits") == []
+        assert restored.verify() == []
+    time.sleep(0.5)
+    assert not told.exists()
+    newest.chmod(0o600)
+    given = [unknown | {"public": key.public}, saved]
+    for number, how in enumerate(given, 2):
+        restore(tmp_path / "backup", settings_of(tmp_path / f"new{number}"), **how)
+        restored = Ledger.open(tmp_path / f"new{number}" / "ledger.db")
+        assert [alert.share for alert in restored.alerts("visits")] == ["0.9"]
+
+
+@pytest.mark.parametrize("name", ["older.db", None], ids=["older", "none"])
+def test_an_older_ledger_beside_newer_tables_is_refused(
+    home: Path, tmp_path: Path, name: str | None
+) -> None:
+    """What was charged meanwhile would be free to spend again."""
+    back_up(settings_of(home), tmp_path / "backup")
+    shutil.copy(home / "ledger.db", tmp_path / "older.db")
+    answer_later(home)
+    for path in home.glob("ledger.db*"):
+        path.rename(tmp_path / f"newest-{path.name}")
+    if name is not None:
+        shutil.copy(tmp_path / name, home / "ledger.db")
+    with pytest.raises(LedgerError, match="lacks charges"):
+        Service(settings_of(home))
+    answer = CliRunner().invoke(cli, ["server", "start", "--home", str(home), "--port", "1"])
+    assert isinstance(answer.exception, LedgerError)
+    restore(tmp_path / "backup", settings_of(tmp_path / "new"), charged_since="unknown")
+    Service(settings_of(tmp_path / "new")).close()
+    for path in tmp_path.glob("newest-*"):
+        path.replace(home / path.name.removeprefix("newest-"))
+    service = Service(settings_of(home))
+    assert service.verify(ADA)["valid"]
+    row = service._queue.by_key("ann", "queued")
+    lost = {column.name: row[column.name] for column in requests.c}
+    lost |= {"id": "f" * 32, "key": "lost", "reserved": "2000"}
+    service.store.change(requests.insert().values(lost))
+    (problem,) = service.verify(ADA)["problems"]
+    assert "lacks charges" in problem
+    service.close()
 
 
 def test_older_tables_beside_a_newer_ledger_draw_nothing(home: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import shlex
@@ -91,7 +92,8 @@ def test_copies_are_the_question(
     monkeypatch.setenv("EXPOST_TOKEN", server.tokens["ann"])
     sums = QUESTION | {"kind": "sum", "column": "spend", "where": ["city=it's"]}
     listed = QUESTION | {"by": ["city", "age"], "keys": [["a, b", "1"], ["c", "2"]]}
-    for question in (QUESTION, sums, listed, JOB):
+    hostile = QUESTION | {"keys": ["END", "touch pwned", "ENDD", "Bern"]}
+    for question in (QUESTION, sums, listed, hostile, JOB):
         (_, curl), (_, python), (_, command) = copies_of(question)
         sent.clear()
         exec(python.replace("SERVER", "http://localhost"), {})
@@ -103,6 +105,14 @@ def test_copies_are_the_question(
         sent.clear()
         CliRunner().invoke(app, words[1:])
         assert sent == [question]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_link_puts_no_command_into_a_copy(server: Server) -> None:
+    """A link fills the form: its keys ended the text of a file, and what followed was a command."""
+    link = "/ask/visits?kind=count&by=city&unit=percent&error=20&keys=END%0Atouch+pwned%0ABern"
+    page = html.unescape(sign_in(server, "ann").get(link).text)
+    assert "cat > keys.txt <<'ENDD'\nEND\ntouch pwned\nBern\nENDD\n" in page
 
 
 def test_the_export_as_a_workbook(server: Server) -> None:

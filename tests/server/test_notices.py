@@ -19,6 +19,7 @@ from aiosmtpd.smtp import AuthResult
 
 from expost.errors import InvalidInput
 from expost.server.database import notices, requests
+from expost.server.jobs import datasets
 from expost.server.jobs.datasets import source_with_secrets
 from expost.server.notices import MOST_TRIES, notice_signature
 from expost.server.server_settings import OutsideSettings
@@ -219,6 +220,9 @@ def test_passwords_of_sources(
         assert (told.status_code, told.json()["valid"][:14]) == (422, "write ${NAME} ")
     named = "postgresql://ann:${VISITS}@localhost:1/x"
     told = server.call("olga", "POST", "/api/datasets", facts | {"source": named})
+    assert "lists the hosts of VISITS under [sources]" in told.json()["valid"]
+    monkeypatch.setitem(datasets._HOSTS, "VISITS", ("localhost:1",))
+    told = server.call("olga", "POST", "/api/datasets", facts | {"source": named})
     assert "EXPOST_SOURCE_VISITS" in told.json()["valid"]
     monkeypatch.setenv("EXPOST_SOURCE_VISITS", "p@ss/word")
     assert source_with_secrets(named) == "postgresql://ann:p%40ss%2Fword@localhost:1/x"
@@ -228,6 +232,72 @@ def test_passwords_of_sources(
     with pytest.raises(InvalidInput):  # no other secret can be named
         source_with_secrets("postgresql://ann:${EXPOST_SMTP_PASSWORD}@evil.example/x")
     assert source_with_secrets("/data/${VISITS}.csv") == "/data/${VISITS}.csv"
+
+
+ELSEWHERE = (
+    "postgresql://ann:${VISITS}@evil.example/x",
+    "postgresql://ann:${VISITS}@db.example.evil.example/x",
+    "postgresql://ann:${VISITS}@db.example:1/x",  # another port than the one that is listed
+    "postgresql://ann:${VISITS}@db.example,evil.example/x",
+    "postgresql://ann:${VISITS}@db.example:5432,evil.example:5432/x",
+    "postgresql://ann:${VISITS}@db.example:5432/x?host=evil.example",
+    "postgresql://ann:${VISITS}@db.example:5432/x?hostaddr=192.0.2.1",
+    "postgresql://ann:${VISITS}@db.example:5432/x?service=evil",
+    "postgresql://ann:${VISITS}@db.example:5432@evil.example/x",
+    "postgresql://ann:${VISITS}@evil.example#@db.example:5432/x",
+    "postgresql://ann:${VISITS}@evil.example/@db.example:5432/x",
+    "postgresql://evil.example?${VISITS}@db.example:5432/x",
+    "postgresql://ann:${VISITS}@evil.example\\@db.example:5432/x",
+    "postgresql://ann:${VISITS}@db.example:5432%2eevil.example/x",
+    "postgresql://ann@${VISITS}.evil.example/x",
+    "postgresql://${VISITS}.evil.example/x",
+    "duckdb://md:x?motherduck_token=${VISITS}",
+    "postgresql:///x?password=${VISITS}",
+)
+
+
+@pytest.mark.parametrize("source", ELSEWHERE)
+def test_a_secret_goes_to_listed_hosts_only(
+    server: Server, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """An owner writes the URL; the administrator decided where the secret may go."""
+    opened: list[str] = []
+    monkeypatch.setattr(datasets, "open_source", lambda source, *_, **__: opened.append(source))
+    monkeypatch.setenv("EXPOST_SOURCE_VISITS", "hunter2")
+    monkeypatch.setitem(datasets._HOSTS, "VISITS", ("db.example:5432", "other.example"))
+    facts = visits(server.folder / "visits.csv") | {"name": "db", "table": "visits"}
+    own = facts | {"source": str(server.folder / "visits.csv"), "public_tables": {"p": source}}
+    for asked in (facts | {"source": source}, own):
+        told = server.call("olga", "POST", "/api/datasets/preview", asked)
+        assert (told.status_code, told.json()["field"]) == (422, "source"), told.text
+        assert "hunter2" not in told.text
+    assert not any("hunter2" in text for text in opened)
+
+
+def test_where_a_secret_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPOST_SOURCE_VISITS", "hunter2")
+    listed = ("db.example:5432", "other.example", "[2001:db8::1]")
+    monkeypatch.setitem(datasets._HOSTS, "VISITS", listed)
+    for place in ("db.example:5432", "DB.example:5432", "other.example:99", "[2001:db8::1]:7"):
+        url = f"postgresql://ann:${{VISITS}}@{place}/x?sslmode=require"
+        assert source_with_secrets(url) == url.replace("${VISITS}", "hunter2")
+    assert (
+        source_with_secrets("postgresql://h/x?host=elsewhere") == "postgresql://h/x?host=elsewhere"
+    )
+
+
+def test_hosts_of_secrets_are_settings(tmp_path: Path) -> None:
+    text = '[sources]\nVISITS = ["DB.example", "db.example:5433", "[::1]:7"]\n'
+    (tmp_path / "settings.toml").write_text(text)
+    hosts = {"VISITS": ("db.example", "db.example:5433", "[::1]:7")}
+    assert OutsideSettings.read(tmp_path).source_hosts == hosts
+    for wrong in ('"db.example"', '["https://db.example"]', "[1]", '["*"]', '["a,b"]'):
+        (tmp_path / "settings.toml").write_text(f"[sources]\nVISITS = {wrong}\n")
+        with pytest.raises(InvalidInput):
+            OutsideSettings.read(tmp_path)
+    (tmp_path / "settings.toml").write_text('sources = "VISITS"\n')
+    with pytest.raises(InvalidInput):
+        OutsideSettings.read(tmp_path)
 
 
 def test_settings_of_receivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,9 +168,15 @@ def test_roles_follow_groups(server: Server, provider: str) -> None:
     sign_in(server, "max")
     people = {row["name"]: row for row in server.call("olga", "GET", "/api/people").json()}
     assert people["max"]["mail"] == ""  # notices would go to both
+    token = server.service.new_token(server.person("olga"), "max")["token"]
+    bearer = {"authorization": f"Bearer {token}"}
+    assert browser(server).get("/api/session", headers=bearer).status_code == 200
     claims(provider, "max", "cooks")
+    before = client
     client, answer = sign_in(server, "max")
     assert answer.status_code == 403
+    for other, headers in ((before, {}), (browser(server), bearer)):  # of better days
+        assert other.get("/api/session", headers=headers).status_code == 401
     assert "no role here" in answer.text
     assert problems(answer.text) == []
 
@@ -220,6 +226,23 @@ def test_people_may_be_linked_by_name(tmp_path: Path, provider: str) -> None:
         assert session.get("/api/session").json()["name"] == "ann"
         claims(provider, "x-5", "research", preferred_username="ann")  # hers by now
         assert sign_in(linked, "x-5")[1].status_code == 409
+
+
+def test_an_address_that_is_not_verified_is_no_name(tmp_path: Path, provider: str) -> None:
+    """With the name from email, who typed a colleague's address at the provider became them."""
+    write_settings(tmp_path / "server", provider, name="email", link_people=True)
+    app = create_app(ServerSettings(tmp_path / "server", tick=0.0, threads=0, pricers=0))
+    with TestClient(app, base_url="http://localhost") as client:
+        named = Server(tmp_path, app, client, furnish(app.state.service, tmp_path))
+        named.service.add_person(named.person("olga"), "kay@example.org", "analyst")
+        for verified in ({}, {"email_verified": False}, {"email_verified": "true"}):
+            claims(provider, "x-6", "research", email="kay@example.org", **verified)
+            session, answer = sign_in(named, "x-6")
+            assert (answer.status_code, "not verified" in answer.text) == (403, True)
+            assert session.get("/api/session").status_code == 401
+        claims(provider, "x-7", "research", email="kay@example.org", email_verified=True)
+        session, _ = sign_in(named, "x-7")
+        assert session.get("/api/session").json()["name"] == "kay@example.org"
 
 
 @pytest.mark.parametrize("change", ["state", "code", "iss", "cookie", "error"])

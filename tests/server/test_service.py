@@ -384,3 +384,34 @@ def test_ticks() -> None:
 def test_settings_are_checked(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         ServerSettings(tmp_path, **options)
+
+
+def test_lists_read_a_long_question_once(still: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list shows how many groups were asked for; their names are parsed once, not each time."""
+    keys = [f"town {number}" for number in range(3000)]
+    asked = still.ask("ann", QUESTION | {"keys": keys, "epsilon": 0.5}, "long")
+    short = still.ask("ann", QUESTION | {"epsilon": 0.5}, "short")
+    assert {asked.status_code, short.status_code} == {201}
+    first = still.call("ann", "GET", "/api/requests").json()
+    assert [view["question"]["groups"] for view in first] == [4, 3000]
+    assert "town 7" not in json.dumps(first)
+    one = still.call("ann", "GET", f"/api/requests/{asked.json()['id']}").json()
+    assert one == first[1]
+    long = [len(text) for text in _parsed(still, monkeypatch) if len(text) > 10_000]
+    assert long == []
+
+
+def _parsed(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a list of requests parses."""
+    texts: list[str] = []
+    real = json.loads
+
+    def loads(text: Any, *more: Any, **options: Any) -> Any:
+        texts.append(str(text))
+        return real(text, *more, **options)
+
+    monkeypatch.setattr(json, "loads", loads)
+    server.service.requests(server.person("ann"))
+    monkeypatch.setattr(json, "loads", real)
+    assert texts
+    return texts

@@ -82,6 +82,51 @@ def test_priced_without_data_asked_answered_and_verified(
     assert result.certificate() == release["certificate"]
 
 
+def test_what_was_asked_before_is_told(server: Server) -> None:
+    """Queries in any spelling, and quantiles: one's own answer to the same question, as it was."""
+
+    def before(who: str, question: dict[str, Any], **more: Any) -> Any:
+        told = server.call(who, "POST", "/api/price", question | more)
+        assert told.status_code == 200, told.text
+        return told.json()["asked_before"]
+
+    mine, small = {}, JOINED | {"epsilon": 0.2}
+    for question in (COUNTED, QUANTILE, small):
+        kind = f"{question['kind']} {question['dataset']}"
+        view = server.wait(server.ask("bob", question, f"before {kind}").json()["id"])
+        assert view["status"] == "done", view
+        mine[kind] = view["id"]
+    settled = server.call("bob", "GET", "/api/budgets/visits").json()["settled"]
+    for sql in (
+        COUNTED["sql"],
+        "select city, count(*)  as n from visits group by 1",
+        'SELECT "city", COUNT(*) n FROM "visits" GROUP BY ALL;',
+    ):
+        told = before("bob", COUNTED, sql=sql)
+        assert told["id"] == mine["query visits"]
+        assert before("olga", COUNTED, sql=sql) is None  # never somebody else's
+        release = server.call("bob", "GET", f"/api/releases/{told['id']}")
+        assert release.status_code == 200
+        assert release.json()["request"]["charge"] == told["charge"]
+    assert before("bob", QUANTILE)["id"] == mine["quantile visits"]
+    assert before("bob", small)["id"] == mine["query joined"]
+    others: list[dict[str, Any]] = [
+        {"sql": COUNTED["sql"].replace("COUNT(*)", "COUNT(*) FILTER (WHERE age > 40)")},
+        {"sql": COUNTED["sql"].replace(" AS n", " AS number")},
+        {"sql": COUNTED["sql"] + " ORDER BY n"},
+        {"sql": COUNTED["sql"].replace(" GROUP", " WHERE age > 40 GROUP")},
+        {"within": 0.2},
+        {"epsilon": 0.9},
+        {"confidence": 0.8},
+        {"keys": ["Bern"]},
+    ]
+    for more in others:
+        assert before("bob", COUNTED, **more) is None, more
+    for more in ({"at": [0.4]}, {"within_rank": 0.2}, {"by": []}, {"where": ["age>40"]}):
+        assert before("bob", QUANTILE, **more) is None, more
+    assert server.call("bob", "GET", "/api/budgets/visits").json()["settled"] == settled
+
+
 def test_the_smallest_price_reaches_the_error(server: Server) -> None:
     """Without an ε the plan answers every group of the usual size, and no smaller ε does."""
     for question in (COUNTED, QUANTILE):

@@ -11,7 +11,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._torch.module_state import RowsApart, WholeState, seed_draws
+from expost.training._torch.module_state import RowsApart, WholeState, seed_draws, seed_model
 from expost.training._torch.modules import ModuleSums
 from expost.training._torch.reachable_state import ReachableState
 from tests.training.networks import CLASSES
@@ -455,3 +455,13 @@ def test_a_grid_that_is_not_finite_gives_numbers_that_are_not_finite():
     wanted[1, 1] = wanted[2, 2] = True
     assert torch.equal(found[0].isnan(), wanted.expand(2, 3, 3))
     assert torch.equal(same.nan_to_num(7.0), found.nan_to_num(7.0))
+
+
+def test_seeding_a_model_draws_as_torch_does_and_keeps_nothing():
+    """Thousands of models would leave thousands of traces of the stack in torch's list of calls."""
+    before = len(torch.cuda._queued_calls)
+    seed_model(2**63 + 5)
+    drawn, kept = torch.rand(3), len(torch.cuda._queued_calls)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3), drawn)
+    assert kept <= before

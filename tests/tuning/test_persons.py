@@ -27,6 +27,7 @@ from expost.tables.cells import mixed_words
 from expost.training.progressive import LinearTraining, TrainingRows
 from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.plan.strategies import price_job
+from expost.tuning.request import bought_facts
 from expost.tuning.request.settings import read_settings
 from expost.tuning.rows.job_rows import JobRows, load_rows
 from expost.tuning.rows.job_tables import head_and_places
@@ -212,6 +213,11 @@ def test_who_is_a_person():
     codes, names = person_codes(np.array(cells, dtype=object))
     assert names == ("1", "x", "\ud800")
     assert codes.tolist() == [0, 0, 0, 0, 1, -1, -1, -1, -1, -1, 2]
+    # hexadecimal names that Python reads as 0, and others that it reads as one number
+    texts = ["007", "7", "0e12", "0e34", "1_000", "1000", "1e3", "+1", "٣", "3", "inf", "1e999"]
+    codes, names = person_codes(np.array([*texts, b"7", "7.0", 7.0], dtype=object))
+    assert len(set(codes.tolist())) == len(names) == len(texts)
+    assert codes[1] == codes[-1] == codes[-2] == codes[-3]
     pandas = pytest.importorskip("pandas")
     gaps = pandas.array([2**60 + 1, None, 2**60 + 2], dtype="Int64").astype(object)
     codes, names = person_codes(np.array([*gaps, pandas.NaT], dtype=object))
@@ -482,6 +488,26 @@ def test_facts_are_bought_per_person():
     assert document["facts"]["facts"]["user"] == "who"
     assert "who" not in document["facts"]["facts"]["columns"]
     assert not problems(document)
+
+
+def test_facts_have_the_persons_of_their_job(monkeypatch):
+    """A person who is written in two ways counted twice in the facts, and once in the job."""
+    X, y, who = people(2000)
+    again = np.array([f" {person}.0" if index % 2 else person for index, person in enumerate(who)])
+    seen = []
+
+    def counts(columns, user, randomness):
+        seen.append([None if cell is None else str(cell) for cell in columns[user]])
+        return original(columns, user, randomness)
+
+    original = bought_facts.array_counts
+    monkeypatch.setattr(bought_facts, "array_counts", counts)
+    for groups in (who, again.astype(object)):
+        groups[7] = math.nan
+        given = {"feature_bounds": None, "learn_facts": 2.5, "max_epsilon": 8.0}
+        tuned((X, y), groups=groups, **given, delta=1e-5)
+    assert seen[0] == seen[1]
+    assert seen[0][7] is None
 
 
 def test_a_search_of_scikit_learn():

@@ -3,11 +3,15 @@
 With a ledger in a file and a version of the table that its owner states (``table_version``), the
 same question on the same version returns the paid answer, marked as such, at no charge. Whether an
 answer is there depends on public facts alone: the ledger, the budget and its period, the analyst,
-the source's name, the stated version and the question. The rows are not read, so that no row
-changes whether an answer is found; a digest of the rows would tell whether one of them has changed.
-The owner states a new version when the table changes; an old answer stays right for its version.
+the source's name, the stated version, the question and what its public tables hold
+(``sql_identity``). The rows are not read, so that no row changes whether an answer is found; a
+digest of the rows would tell whether one of them has changed. The owner states a new version when
+the table changes; an old answer stays right for its version.
 Repeating a released answer is post-processing: it needs no charge. Another analyst, whose cap
-counts what they are told, and another period of a budget that renews pay anew.
+counts what they are told, and another period of a budget that renews pay anew: if the budget renews
+between the look-up and the reservation, this reservation is settled at nothing, and the question is
+looked up again. An answer, or a path, counts only while the ledger says that its charge was
+settled; a ledger that was put back from a copy does not.
 
 Answers are released values, kept in files that only their owner may read; simulations are not kept.
 
@@ -36,8 +40,9 @@ a time (a lock). Intervals: every group counts as one that may have decided on i
 (``refinement``). They hold for a question that was not chosen after the earlier answer: the noise
 is the same, so that a second interval often misses where the first one does.
 
-Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others pay in full.
-Tests: ``tests/analytics/test_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
+Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others, queries and
+quantiles pay in full. Tests: ``tests/analytics/test_asked_before.py``,
+``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
 law of both releases by enumeration, mutants).
 """
 
@@ -45,32 +50,106 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from expost.analytics.contribution import GroupValues
-from expost.analytics.count_result import CountResult, result_of_release
-from expost.analytics.pricing import CheckedCount, KeptPath
+from expost.analytics.pricing import CheckedCount, CountPrice, KeptPath, outcome_of
 from expost.analytics.refinement import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
+from expost.budget.reservation_rows import SETTLED
 from expost.budget.totals import period_at
 from expost.errors import InvalidInput
 from expost.files import canonical, lock_file, read_small, require_private
+from expost.rationals import exact
+from expost.tables.typed_columns import ibis_module
 
-_FORMAT = 2  # of a path
+_FORMAT = 3  # of a path
 _FINER = (
     *("within", "plus_minus", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),
 )  # settings that do not change what is measured
+_NUMBERS = (
+    *("epsilon", "delta", "within", "plus_minus", "within_rank", "confidence", "ratio"),
+    *("max_group_epsilon", "bounds", "grid", "at", "bins"),
+)
+
+
+class PeriodEnded(Exception):
+    """The budget renewed after a question was looked up: nothing was looked at yet."""
+
+
+class PaidResult(Protocol):
+    """What is kept of a result: its JSON form and its certificate."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate."""
+
+
+Result = TypeVar("Result", bound=Any)
+
+
+def ask_once(
+    look_up: Callable[[], KeptAnswer | None],
+    read: Callable[[Mapping[str, Any]], Result],
+    ask: Callable[[KeptAnswer | None], Result],
+) -> Result:
+    """Return the paid answer of a question, marked, or ask it; ``read`` makes a result of a file.
+
+    Whoever waited, or reserved, when the budget renewed looks the question up again: what is told
+    in a period is paid in this period.
+    """
+    while (kept := look_up()) is not None:
+        with kept.alone():
+            if kept.in_period():
+                if (earlier := kept.find(read)) is not None:
+                    return earlier
+                try:
+                    return ask(kept)
+                except PeriodEnded:
+                    pass
+    return ask(None)
+
+
+def run_charged(
+    account: Account,
+    priced: CountPrice,
+    run: Callable[[dict[str, Any] | None], Result],
+    spent: Callable[[], Fraction],
+    kept: KeptAnswer | None = None,
+) -> Result:
+    """Reserve the worst case, run, and settle at what was spent.
+
+    ``run`` gets what the certificate says about the ledger; ``kept`` is where the answer will be.
+    """
+    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
+        certificate = None
+        try:
+            if kept is not None:
+                kept.begin()
+            evidence = reserved.evidence()
+            result = run(evidence)
+            if evidence is not None:
+                certificate = result.certificate()
+        finally:
+            reserved.settle(outcome_of(spent(), priced.charges), certificate)
+    return result
 
 
 @dataclass(frozen=True)
@@ -82,6 +161,8 @@ class KeptAnswer:
 
     path: Path
     noise: Path
+    account: Account
+    period: str
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -93,6 +174,19 @@ class KeptAnswer:
             yield
         finally:
             os.close(lock)
+
+    def in_period(self) -> bool:
+        """Whether the budget is still in the period of this question."""
+        return self.period == _period(self.account)
+
+    def begin(self) -> None:
+        """Remove the path, after the reservation and before the first look.
+
+        Whoever dies with it has lost it. The reservation must belong to the period of the question.
+        """
+        if self.period != _period(self.account, booked=True):
+            raise PeriodEnded
+        self.noise.unlink(missing_ok=True)
 
     def continued(self, request: CheckedCount) -> CheckedCount:
         """Return a request that continues the path of an earlier question, if one is kept."""
@@ -108,31 +202,45 @@ class KeptAnswer:
             return request
         return finer
 
-    def take_path(self) -> None:
-        """Remove the path: whoever dies with it has lost it."""
-        self.noise.unlink(missing_ok=True)
-
     def _read_path(self) -> KeptPath | None:
-        """The kept path; None if the file is not what this version writes."""
+        """The kept path; None if the file is not what this version writes, or was not paid here."""
         require_private(self.noise, "table_version")
         try:
-            return _path_of(json.loads(read_small(self.noise, "table_version")))
+            record = json.loads(read_small(self.noise, "table_version"))
+            return _path_of(record) if self._settled(record["reservation"]) else None
         except (ValueError, KeyError, TypeError):
             return None
 
-    def find(self) -> CountResult | None:
-        """Return the paid answer, marked; None if the question was not asked before."""
+    def find(self, read: Callable[[Mapping[str, Any]], Result]) -> Result | None:
+        """Return the paid answer, marked; None if the question was not asked before.
+
+        It is an answer only while the ledger says that its charge was settled: the ledger may have
+        been put back from a copy.
+        """
         if not self.path.is_file():
             return None
         require_private(self.path, "table_version")
-        release = json.loads(read_small(self.path, "table_version"))
-        return replace(result_of_release(release), asked_before=True)
+        try:
+            release = json.loads(read_small(self.path, "table_version"))
+            if not self._settled(release["certificate"]["ledger"]["reservation"]):
+                return None
+            return replace(read(release), asked_before=True)
+        except (ValueError, KeyError, TypeError):  # not what this version writes: it is asked anew
+            return None
 
-    def keep(self, result: CountResult, kept: KeptPath | None = None) -> None:
+    def _settled(self, reservation: str) -> bool:
+        """Whether the ledger has this reservation, and its charge is settled."""
+        ledger: Any = self.account.ledger
+        known = ledger.reservation(reservation)
+        return known is not None and ledger.status_of(known) == SETTLED
+
+    def keep(self, result: PaidResult, kept: KeptPath | None = None, **more: Any) -> None:
         """Write the answer, and a path, to files that only their owner may read."""
-        _write(self.path, {"result": result.as_dict(), "certificate": result.certificate()})
+        certificate = result.certificate()
+        _write(self.path, {"result": result.as_dict(), "certificate": certificate, **more})
         if kept is not None:
-            _write(self.noise, _path_record(kept))
+            paid = {"reservation": certificate["ledger"]["reservation"]}
+            _write(self.noise, _path_record(kept) | paid)
 
 
 def _write(path: Path, record: Any) -> None:
@@ -158,6 +266,7 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
         "groups": list(values.groups),
         "kept": list(values.kept),
         "removed": list(values.removed),
+        "limit": kept.limit,
         "costs": list(path.costs),
         "noisy": path.noisy.astype(np.int64).tolist(),
         **{name: column.tolist() for name, column in numbers.items()},
@@ -175,13 +284,17 @@ def _path_of(record: Any) -> KeptPath | None:
     amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
     values = GroupValues(groups, first, None, users, *amounts)
     caps = {name: record["caps"][name] for name in ("rows", "amount")}
-    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid))
+    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid), record["limit"])
 
 
 def kept_answer(
-    account: Account, data: Any, options: Mapping[str, Any], version: str | None
+    account: Account, version: str | None, question: Callable[[], tuple[Any, Any]]
 ) -> KeptAnswer | None:
-    """Return where the answer to a question is kept; None if no version is stated."""
+    """Return where the answer to a question is kept; None if no version is stated.
+
+    ``question`` returns what makes two questions the same, and what makes two of them have one
+    path, as JSON documents. Nothing in them may depend on a private row.
+    """
     if version is None:
         return None
     path = getattr(account.ledger, "path", None)
@@ -189,32 +302,72 @@ def kept_answer(
         raise InvalidInput("table_version", version, "it belongs to a ledger in a file: pass one")
     if not isinstance(version, str) or not version.strip():
         raise InvalidInput("table_version", version, "give a text that names the version")
-    asked = completed(options)
-    source = str(Path(data).resolve()) if _is_file(data) else f"{type(data).__name__}: {data}"
-    if not isinstance(data, (str, Path)):
-        source = type(data).__name__
-    question = {name: _plain(value) for name, value in asked.items()}
     # By analyst and period: caps of analysts, and limits of periods, count what they were told.
-    known = [account.identity, _period(account), source, version]
-    rest = {name: value for name, value in question.items() if name not in _FINER}
+    period = _period(account)
+    known = [account.identity, period, version]
     answer, noise = (
-        hashlib.sha256(canonical([*known, facts]).encode()).hexdigest()
-        for facts in (question, rest)
+        hashlib.sha256(canonical([*known, facts]).encode()).hexdigest() for facts in question()
     )
     folder = Path(f"{path}.answers")
-    return KeptAnswer(folder / f"{answer}.json", folder / f"{noise}.path")
+    return KeptAnswer(folder / f"{answer}.json", folder / f"{noise}.path", account, period)
 
 
-def _period(account: Account) -> str:
-    """The present period of a budget that renews; empty for others."""
+def count_question(data: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what makes two counts the same, and what makes two of them have one path."""
+    question = plain_settings(completed(options)) | {"source": source_identity(data)}
+    return question, {name: value for name, value in question.items() if name not in _FINER}
+
+
+def _period(account: Account, *, booked: bool = False) -> str:
+    """The present period of a budget that renews, or that of its newest reservation; else empty."""
     ledger: Any = account.ledger
     renewal = ledger.standing(account.budget).renewal
-    return "" if renewal is None else period_at(renewal.every, datetime.now(UTC))
+    if renewal is None:
+        return ""
+    # A ledger does not go back to an earlier period if the clock does.
+    present = renewal.period if booked else period_at(renewal.every, datetime.now(UTC))
+    return str(max(renewal.period, present))
 
 
-def _is_file(data: Any) -> bool:
-    """Whether a source is a path, not a connection URL."""
-    return isinstance(data, Path) or (isinstance(data, str) and "://" not in data)
+def source_identity(data: Any) -> str:
+    """Return what tells a source from others; of tables in memory this is left to the version."""
+    if isinstance(data, (str, Path)):
+        scheme, separator, place = str(data).rpartition("://")
+        local = not separator or scheme in ("duckdb", "sqlite")
+        return f"{scheme}{separator}{Path(place).resolve()}" if local else str(data)
+    kind = f"{type(data).__module__.partition('.')[0]} {type(data).__name__}"
+    if not kind.startswith("ibis "):
+        return kind
+    try:
+        return f"{kind}: {ibis_module().to_sql(data)}"
+    except Exception as error:
+        valid = f"Ibis cannot write it as SQL ({type(error).__name__}): pass the table itself"
+        raise InvalidInput("table_version", kind, valid) from None
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings for a digest; None and False are what is not set, and 1.0 is 1."""
+    alone = ("by", "at")  # one of them need not be a list
+    given = {
+        name: [value] if name in alone and isinstance(value, (str, float)) else value
+        for name, value in settings.items()
+        if value is not None and value is not False  # 0 is a value
+    }
+    return {
+        name: _exact(name, value) if name in _NUMBERS else _plain(value)
+        for name, value in given.items()
+    }
+
+
+def _exact(name: str, value: Any) -> Any:
+    """A setting that holds numbers, alone or in lists: equal numbers have one text."""
+    if isinstance(value, Mapping):
+        return {str(key): _exact(name, member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_exact(name, member) for member in value]
+    numbers = (int, float, Rational, Decimal, np.number)
+    alone = isinstance(value, numbers) and not isinstance(value, bool)
+    return str(exact(value, name)) if alone else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -226,4 +379,8 @@ def _plain(value: Any) -> Any:
         raise InvalidInput("table_version", type(value).__name__, valid)
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return [_plain(member) for member in value]  # arrays too: their text leaves cells out
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)  # not its text, which a name of a group may be, too
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return f"{type(value).__name__}: {value}"

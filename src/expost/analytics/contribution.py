@@ -480,13 +480,18 @@ def distinct_totals(
     smallest hash of (salt, user, group, value), and at most ``most`` groups. The value of a group
     is the size of the union of what its users keep. *Sensitivity.* What the others keep does not
     depend on a user, and a set of at most r elements adds 0 to r elements to a union: so a user
-    changes at most m values by at most r each. What the caps remove is told in pairs of user and
-    value. Test: ``tests/analytics/test_sql_distinct.py``.
+    changes at most m values by at most r each.
+
+    What the caps remove is told in values, too: with a ``limit`` each user shows at most that many
+    of the pairs (group, value) that are kept, and as many of those that are not. Kept are the pairs
+    that somebody shows as kept, removed are the other ones that are shown. A user changes either
+    number by at most ``limit``. (In rows a value that few persons have is as nothing, and the union
+    may consist of such values.) Test: ``tests/analytics/test_sql_distinct.py``.
     """
     ibis = ibis_module()
     rows = one_text_per_user(usable(rows, measure, keys), collated)
     rows = rows.filter(rows[VALUE].notnull()).select(USER, GROUP, VALUE).distinct()
-    plain = totals(measured(rows, measure, None, salt, collated=False), most, salt, limit)
+    plain = totals(measured(rows, measure, None, salt, collated=False), most, salt)
     value_order = [salted_hash(rows, [USER, GROUP, VALUE], salt), rows[VALUE]]
     inside = ibis.window(group_by=[USER, GROUP], order_by=value_order)
     group_order = [salted_hash(rows, [USER, GROUP], salt), rows[GROUP]]
@@ -495,19 +500,27 @@ def distinct_totals(
         _OCCURRENCE: ibis.dense_rank().over(ibis.window(group_by=USER, order_by=group_order)),
     }
     rows = rows.mutate(**ranks)
-    kept = rows.filter(rows[_RANK] < measure.rows)
+    fits = rows[_RANK] < measure.rows
     if most is not None:
-        kept = kept.filter(kept[_OCCURRENCE] < most)
+        fits = fits & (rows[_OCCURRENCE] < most)
+    rows = rows.mutate(**{_KEPT[0]: fits.ifelse(1, 0)})
+    kept = rows.filter(rows[_KEPT[0]] == 1)
     sizes = (
         kept.select(GROUP, VALUE).distinct().group_by(GROUP).aggregate(**{_SIZE: ibis._.count()})
     )
     sizes = sizes.rename(**{_SIZED: GROUP})
     joined = plain.left_join(sizes, plain[GROUP] == sizes[_SIZED])
-    others = [name for name in plain.columns if name != _FIRST]
-    return joined.select(
-        *[plain[name] for name in others],
-        **{_FIRST: sizes[_SIZE].fill_null(0).cast("int64")},
+    groups = joined.select(
+        plain[GROUP], plain[_USERS], **{_FIRST: sizes[_SIZE].fill_null(0).cast("int64")}
     )
+    if limit is None:
+        return groups
+    order = [salted_hash(rows, [USER, GROUP, VALUE], salt), rows[VALUE], rows[GROUP]]
+    shown = _ranked(rows.drop(_RANK), [USER, _KEPT[0]], order)
+    shown = shown.filter(shown[_RANK] < limit).group_by([GROUP, VALUE])
+    pairs = shown.aggregate(**{_KEPT[0]: ibis._[_KEPT[0]].max()})
+    numbers = {_KEPT[0]: pairs[_KEPT[0]], _GAP[0]: 1 - pairs[_KEPT[0]]}
+    return _with_amounts(groups, pairs.aggregate(**{n: _whole(one) for n, one in numbers.items()}))
 
 
 def _limited(users: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
@@ -675,14 +688,13 @@ def choose_cap(
     rate: Fraction,
     randomness: Randomness,
     *,
-    favour_small: bool = False,
     span: int | None = None,
 ) -> int:
     """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
-    ``users``: number (of groups, of rows, or an amount) → users. ``favour_small`` proposes c with a
-    public weight of about 1/c² instead of 1, so that a small budget does not choose a large cap by
-    chance; a base measure changes no guarantee. With ``span`` it matters how much is above the cap
+    ``users``: number (of groups, of rows, or an amount) → users. Each c has a public weight of
+    about 1/c², so that a small budget does not choose a large cap by chance; a base measure changes
+    no guarantee. With ``span`` it matters how much is above the cap
     (up to one more cap, or ``span`` if that is more), not how many users are.
     """
     quality = []
@@ -700,7 +712,7 @@ def choose_cap(
         quality.append(-max(lost, -before))
         before = lost
     best, largest = max(quality), candidates[-1]
-    weights = tuple((largest // cap) ** 2 if favour_small else 1 for cap in candidates)
+    weights = tuple((largest // cap) ** 2 for cap in candidates)
     distances = [best - one for one in quality]
     # No proposals that are accepted or not: they take long where the weight of the best is small.
     law = ExponentialLaw(weights, distances, rate / (2 * parts))

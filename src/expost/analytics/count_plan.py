@@ -18,7 +18,7 @@ import numpy as np
 from expost import plots
 from expost.analytics.pricing import ASSUMED_ROWS, AUTO, CheckedCount
 from expost.analytics.refinement import Job
-from expost.analytics.request import KEYS_CAP, CountRequest, check_request
+from expost.analytics.request import KEYS_CAP, CountRequest, check_request, with_usual_cap
 from expost.html_tables import HtmlTable, Loss, html_summary
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -92,7 +92,7 @@ def plan_count(
     asked: dict[str, Any] = {**request, "by": "g", "user": "u", "keys": None}
     if not asked.get("private_keys"):  # numbers stand for the groups
         asked["keys"] = [str(number) for number in range(min(groups or 2, 10**5))]
-    checked = check_request(None, asked, open_table=False)
+    checked = with_usual_cap(check_request(None, asked, open_table=False), asked)
     assumed_rows = ASSUMED_ROWS if checked.chooses_rows and not checked.caps_amount else None
     checked = checked.assumed()
     known, assumed = groups or MANY_GROUPS, checked.cap == AUTO

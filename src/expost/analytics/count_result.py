@@ -14,7 +14,7 @@ from typing import Any
 from expost._version import __version__
 from expost.analytics.answer_files import AnswerTable, Measured, round_answer
 from expost.analytics.contribution import TOTAL
-from expost.analytics.pricing import THEOREM
+from expost.analytics.pricing import THEOREM, CheckedCount, too_much_removed
 from expost.analytics.refinement import Answer
 from expost.facts.describe import Facts
 from expost.privacy.charges import Charges
@@ -186,6 +186,32 @@ def result_of_release(release: Mapping[str, Any]) -> CountResult:
 def told_cell(value: Any) -> Any:
     """Return a cell of an answer as it was, from JSON."""
     return math.nan if value is None else tuple(value) if isinstance(value, list) else value
+
+
+def warnings_of_caps(
+    request: CheckedCount, share: Mapping[str, Any] | None, most: int | None
+) -> tuple[str, ...]:
+    """What the released share of removed values says, if it is known well enough."""
+    within = request.wanted.within or 0.1
+    if not share or share["estimate"] <= within / 2 or not too_much_removed(share, within / 2):
+        return ()
+    what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
+    caps = [] if most is None else [f"{most} groups per user"]
+    if request.measure.amount is not None:
+        amount = float(request.measure.amount * request.measure.grid)
+        caps += [f"{amount:,.6g} per user and group"]
+    elif share["of"] != "pairs":
+        caps += [f"{request.measure.rows} rows per user and group"]
+    mean = request.measure.kind == "mean"
+    effect = (
+        "The mean is that of the rows that are kept"
+        if mean
+        else "Values are too low by about as much"
+    )
+    return (
+        f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
+        f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",
+    )
 
 
 def title_words(result: CountResult) -> str:

@@ -62,6 +62,7 @@ from expost.arrays import Floats
 from expost.randomness.source import Randomness
 
 _CELLS = 256  # of min(θ, 1 − θ) in a table of quantiles
+_SMALL = np.arange(_CELLS + 1) / (2 * _CELLS)
 _STEPS = 60  # of bisections
 
 
@@ -158,18 +159,19 @@ def _apart(levels: NoiseLevels, miss: float) -> Floats:
     are counted. The 2 covers that either noise is discrete.
     """
     scales, unit = levels.scales, _unit_quantiles(levels.law, miss)
-    small = np.arange(_CELLS + 1) / (2 * _CELLS)
     apart = np.zeros((len(scales), len(scales)))
     for fine in range(len(scales)):
-        for coarse in range(fine):
-            if levels.law == "laplace":
-                kept = 1 - fresh(1 / float(scales[fine]), 1 / float(scales[coarse]))
-                excess = (unit * scales[coarse] + 2) / scales[fine]
-                both = kept**2 * float(_laplace_tail(excess, 1 - small, small).min()) * (1 - 1e-9)
-            else:
-                beyond = float(unit[0]) + 2 * math.sqrt(2) / float(scales[fine])
-                both = 2 * _both_above(beyond, math.sqrt(levels.costs[coarse] / levels.costs[fine]))
-            apart[fine, coarse] = apart[coarse, fine] = miss - both
+        if levels.law == "laplace":
+            rate = 1 / float(scales[fine])
+            kept = np.array([1 - fresh(rate, 1 / float(scale)) for scale in scales[:fine]])
+            excess = (unit * scales[:fine, None] + 2) / scales[fine]
+            least = _laplace_tail(excess, 1 - _SMALL, _SMALL).min(axis=1)
+            both = kept**2 * least * (1 - 1e-9)
+        else:
+            beyond = float(unit[0]) + 2 * math.sqrt(2) / float(scales[fine])
+            shares = [math.sqrt(cost / levels.costs[fine]) for cost in levels.costs[:fine]]
+            both = 2 * np.array([_both_above(beyond, share) for share in shares])
+        apart[fine, :fine] = apart[:fine, fine] = miss - both
     return apart
 
 
@@ -198,10 +200,11 @@ def tail(levels: NoiseLevels, level: int, x: Floats, weights: tuple[float, ...])
 def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
     """P(|aX + bY| > t) for Laplace X, Y of scale 1 and a ≥ b ≥ 0."""
     alike = large - small < 1e-6 * large  # equal up to rounding: the larger one for both
-    equal = (1 + t / (2 * large)) * np.exp(-t / large)
+    decay = np.exp(-t / large)
+    equal = (1 + t / (2 * large)) * decay
     other = np.square(small) * np.exp(-t / np.maximum(small, 1e-9 * large))
     between = np.where(alike, 1.0, np.square(large) - np.square(small))
-    unequal = (np.square(large) * np.exp(-t / large) - other) / between
+    unequal = (np.square(large) * decay - other) / between
     return np.asarray(np.where(alike, equal, unequal))
 
 
@@ -225,14 +228,13 @@ def quantiles(levels: NoiseLevels, miss: float) -> Floats:
 @lru_cache(maxsize=512)
 def _unit_quantiles(law: str, miss: float) -> Floats:
     """Quantiles of |(1 − θ)X − θY| for min(θ, 1 − θ) = 0, …, ½, noise of scale 1, rounded up."""
-    small = np.arange(_CELLS + 1) / (2 * _CELLS)
     if law == "gaussian":
         deviation = -NormalDist().inv_cdf(miss / 2) * (1 + 1e-9)
-        return np.asarray(deviation * np.hypot(1 - small, small))
-    low, high = np.zeros(len(small)), np.full(len(small), -math.log(miss) * (1 + 1e-12))
+        return np.asarray(deviation * np.hypot(1 - _SMALL, _SMALL))
+    low, high = np.zeros(len(_SMALL)), np.full(len(_SMALL), -math.log(miss) * (1 + 1e-12))
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        chance = _laplace_tail(middle, 1 - small, small)
+        chance = _laplace_tail(middle, 1 - _SMALL, _SMALL)
         low, high = np.where(chance > miss, middle, low), np.where(chance > miss, high, middle)
     return high
 

@@ -8,7 +8,7 @@ Tests: ``tests/analytics/test_shares.py``, ``tests/analytics/test_count_prices.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -51,13 +51,15 @@ from expost.tables.sources import may_collate
 AUTO = "auto"
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
 CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARES = (Fraction(1, 200), Fraction(1, 100), Fraction(3, 100), Fraction(2, 25))
-"""Parts of the total that the share of dropped pairs may cost: 0.5 % to 8 %, as far as needed."""
+DROPPED_SHARES = tuple(Fraction(part, 200) for part in (1, 2, 6, 16, 40))
+"""Parts of the total that the share of dropped pairs may cost: 0.5 % to 20 %, as far as needed."""
 REMOVED_SHARES = (Fraction(1, 100), Fraction(3, 100), Fraction(2, 25), Fraction(1, 5))
 """Likewise for what caps remove from rows and sums: 1 % to 20 %, as far as needed."""
+REMOVED_VALUES_SHARE = Fraction(1, 2)  # at most, where different values are counted: they are few
 REMOVED_SHARE = Fraction(1, 20)  # of the total, for means and where nothing depends on it
 _TAIL = 1 / (1 - 2**-0.5)  # what a tail of index 1.5 has above a cap, over the part up to two caps
 _FEW = 4  # caps of the amount with which a user counts in the share, where nothing depends on it
+_NEARLY_ALL = Fraction(4, 5)  # of the listed groups: a cap from here on is no cap at all
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
@@ -77,6 +79,7 @@ class KeptPath:
     caps: dict[str, int | None]  # of rows and of the amount, per user and group
     values: GroupValues
     path: GroupPaths
+    limit: int | None  # of what one user adds to ``values.kept`` and ``values.removed``
 
     @property
     def paid(self) -> Fraction:
@@ -111,6 +114,7 @@ class CheckedCount:
     kept: KeptPath | None = field(repr=False, default=None)
     may_raise_rows: bool = False  # a mean of one row per user, as long as that moves it little
     stated: bool = False  # the caller gave every cap: answers may be about the capped table
+    distinct: bool = False  # different values are counted, not rows
 
     @property
     def law(self) -> str:
@@ -162,6 +166,13 @@ class CheckedCount:
         relative = self.wanted.within is not None and self.wanted.top is None
         return relative and self.measure.kind in ("rows", "sum")
 
+    @property
+    def removed_shares(self) -> tuple[Fraction, ...]:
+        """The parts of the total that the share of what caps remove may cost, ascending."""
+        if not self.counts_removed:
+            return DROPPED_SHARES if self.measure.kind == "users" else (REMOVED_SHARE,)
+        return (*REMOVED_SHARES, REMOVED_VALUES_SHARE) if self.distinct else REMOVED_SHARES
+
     def cost_of_cap(self) -> Fraction:
         """The price of choosing m."""
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
@@ -183,10 +194,10 @@ class CheckedCount:
             return self.dropped_price
         if self.one_row:
             return Fraction(0)
-        if self.measure.kind != "users":
-            return self.total * (REMOVED_SHARES[-1] if self.counts_removed else REMOVED_SHARE)
         capped = most is not None and (self.most_known is None or most < self.most_known)
-        return self.total * DROPPED_SHARES[-1] if capped and not self.from_counts else Fraction(0)
+        if self.measure.kind == "users" and (self.from_counts or not capped):
+            return Fraction(0)
+        return self.total * self.removed_shares[-1]
 
     def limit(self, most: int | None) -> int:
         """How much one user counts in the share that caps remove, in units of the measure."""
@@ -196,7 +207,9 @@ class CheckedCount:
         if self.measure.amount is not None:
             return max(groups, 1 if self.counts_removed else _FEW) * self.measure.amount
         rows = self.measure.rows or 1
-        return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
+        return max(groups * rows, 1 if self.distinct else SPREAD) * (
+            self.measure.sensitivity // rows
+        )
 
     def counting_total(self, most: int | None) -> Fraction:
         """What is left for the values themselves; at least what an earlier question paid."""
@@ -265,6 +278,21 @@ class CheckedCount:
         return list(
             takewhile(rows._fits, cap_candidates(min(self.most_known or MOST_CAP, MOST_CAP)))
         )
+
+    def widened(self, cap: int, fit: Sequence[int]) -> int:
+        """Return all listed groups in place of a released cap that keeps nearly all of them.
+
+        Noise grows by a quarter at most. In return nothing is removed, and no share is bought.
+        """
+        every = self.most_known
+        counts = self.measure.kind == "users" and not self.from_counts
+        if every is None or every not in fit or not counts:
+            return cap
+        return every if cap >= _NEARLY_ALL * every else cap
+
+    def fits_all_groups(self) -> bool:
+        """Return whether the groups are listed, and a job without a cap can be made."""
+        return self.most_known is not None and self._fits(self.most_known)
 
     def rows_that_fit(self, most: int | None) -> list[int]:
         """The caps of rows (or amounts) that may be chosen: those for which a job can be made."""
@@ -338,6 +366,11 @@ class CheckedCount:
     def collated(self) -> bool:
         """Whether text columns may have a collation."""
         return may_collate(self.data)
+
+    @property
+    def shape(self) -> Hashable:
+        """What a query for the values depends on, beside the table, the caps of groups and salt."""
+        return self.by, self.user, self.where, self.measure, self.keys, self.collated
 
     def rows(self) -> Any:
         """The columns that matter, in the engine."""

@@ -18,9 +18,17 @@ import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.answer_files import csv_cells, write_document
+from expost.analytics.asked_before import (
+    KeptAnswer,
+    ask_once,
+    kept_answer,
+    plain_settings,
+    run_charged,
+    source_identity,
+)
 from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
 from expost.analytics.count_result import certificate_of, plain_answer, told_cell
-from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of, settled_at
+from expost.analytics.pricing import CheckedCount, CountPrice, settled_at
 from expost.analytics.quantile_request import (
     CheckedQuantile,
     QuantileRequest,
@@ -58,6 +66,7 @@ class QuantileOptions(QuantileRequest, total=False):
     memo: str
     randomness: Randomness | None
     simulation: bool
+    table_version: str | None
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,7 @@ class QuantileResult:
     charges: Charges = field(repr=False)
     outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+    asked_before: bool = field(default=False, compare=False)
 
     @property
     def charged(self) -> Guarantee:
@@ -109,6 +119,7 @@ class QuantileResult:
             "keys": None if self.keys is None else dict(self.keys),
             "query": dict(self.query),
             "simulated": self.simulated,
+            **({"asked_before": True} if self.asked_before else {}),
         }
 
     def _released(self) -> dict[str, Any]:
@@ -216,7 +227,8 @@ def quantile(
     **options
         The other options of :func:`mean`: ``by``, ``user``, ``epsilon``, ``delta``, ``keys``,
         ``private_keys``, ``max_groups_per_user``, ``where``, ``confidence``, ``table``,
-        ``ledger``, ``budget``, ``analyst``, ``memo``, ….
+        ``ledger``, ``budget``, ``analyst``, ``memo``, …. With ``table_version`` the same question
+        on the same version returns the paid answer (``asked_before``), at no charge.
 
     Returns
     -------
@@ -235,24 +247,40 @@ def quantile(
     ``docs/quantiles.md`` states the guarantee and its proof.
     """
     asked: dict[str, Any] = {**options, **({} if column is None else {"column": column})}
+    version = asked.pop("table_version", None)
     how = {
         name: asked.pop(name, None)
         for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
     }
     account, source = open_account(how, "expost quantile")
-    request = check_quantile(data, asked)
-    kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-    priced, progress = price_quantile(request, kind), QuantileProgress()
-    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
-        certificate = None
-        try:
-            evidence = reserved.evidence()
-            result = run_quantile(request, priced, source, evidence, progress)
-            if evidence is not None:
-                certificate = result.certificate()
-        finally:
-            reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
-    return result
+
+    def look_up() -> KeptAnswer | None:
+        return kept_answer(account, version, lambda: quantile_question(data, asked))
+
+    def ask(kept: KeptAnswer | None) -> QuantileResult:
+        request = check_quantile(data, asked)
+        kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
+        priced, progress = price_quantile(request, kind), QuantileProgress()
+
+        def run(evidence: dict[str, Any] | None) -> QuantileResult:
+            return run_quantile(request, priced, source, evidence, progress)
+
+        result = run_charged(account, priced, run, lambda: progress.spent, kept)
+        if kept is not None:
+            kept.keep(result)
+        return result
+
+    return ask_once(look_up, quantile_of_release, ask)
+
+
+def quantile_question(data: Any, asked: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what makes two questions the same, twice: each has a path of its own."""
+    usual: dict[str, Any] = {"confidence": 0.9, "max_rows_per_user": 1, "within_rank": 0.02}
+    if asked.get("bins") is None:
+        usual["at"] = 0.5
+    question = plain_settings(usual) | plain_settings(asked)
+    question |= {"kind": "quantile", "source": source_identity(data)}
+    return question, question
 
 
 @dataclass

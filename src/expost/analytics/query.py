@@ -17,22 +17,24 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.asked_before import KeptAnswer, kept_answer
+from expost.analytics.asked_before import (
+    KeptAnswer,
+    ask_once,
+    count_question,
+    kept_answer,
+    run_charged,
+)
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
-from expost.analytics.count_result import CountResult
+from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
-    DROPPED_SHARES,
-    REMOVED_SHARE,
-    REMOVED_SHARES,
     CheckedCount,
     KeptPath,
     describe_request,
     dropped_pairs,
     known_share,
-    outcome_of,
     price_request,
     prices_that_fit,
     removed_by_caps,
@@ -44,14 +46,14 @@ from expost.analytics.pricing import (
 )
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
-from expost.analytics.request import CountRequest, check_request
+from expost.analytics.request import CountRequest, check_request, with_usual_cap
 from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.tables.typed_columns import SEPARATOR, fetch
+from expost.tables.typed_columns import SEPARATOR, KnownQuery, fetch
 
 Released = Callable[[Answer, float], None]
 
@@ -106,13 +108,15 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         Find the groups privately instead; needs ``delta``.
     max_groups_per_user : int, "auto" or None
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
-        m most expensive groups are then charged. ``"auto"`` chooses m privately. None: all groups,
-        and every group is charged (with ``private_keys``: 10). For a mapping, you guarantee m.
+        m most expensive groups are then charged. ``"auto"`` chooses m privately; it is the default
+        for persons in 20 ``keys`` or more with a relative error. Else the default is ``"none"``:
+        all groups, and every group is charged (with ``private_keys``: 10). For a mapping, you
+        guarantee m.
     one_row_per_user : bool
         Declare that the table has one row per user. Then m is 1, a user has at most one row, and
-        the share of pairs that the cap drops is not estimated, which saves 0.5 % of the budget. The
-        caps still apply: if the declaration is wrong, values are too low, and the guarantee
-        is unchanged.
+        the share of pairs that the cap drops is not estimated, which saves 0.5 % to 20 % of the
+        budget. The caps still apply: if the declaration is wrong, values are too low, and the
+        guarantee is unchanged.
     count_rows : bool
         Count rows instead of users, at most ``max_rows_per_user`` (default 10, ``"auto"``: chosen
         privately) per user and group.
@@ -217,15 +221,17 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     account, source = open_account(how)
     if how["facts"] is not None:
         fill_stated_facts(options, how["facts"])
-    kept = kept_answer(account, data, options, how["table_version"])
-    if kept is not None and how["learn_facts"] is not None:
-        raise InvalidInput("table_version", how["table_version"], "it cannot go with learn_facts")
-    if kept is None:
-        return _reserve_and_run(data, options, how, account, source)
-    with kept.alone():
-        if (earlier := kept.find()) is not None:
-            return earlier
-        return _reserve_and_run(data, options, how, account, source, kept)
+    version = how["table_version"]
+    if version is not None and how["learn_facts"] is not None:
+        raise InvalidInput("table_version", version, "it cannot go with learn_facts")
+
+    def look_up() -> KeptAnswer | None:
+        return kept_answer(account, version, lambda: count_question(data, options))
+
+    def ask(kept: KeptAnswer | None) -> CountResult:
+        return _reserve_and_run(data, dict(options), how, account, source, kept)
+
+    return ask_once(look_up, result_of_release, ask)
 
 
 def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:
@@ -250,34 +256,27 @@ def _reserve_and_run(
     facts = None
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
-    request = check_request(data, options)
+    request = with_usual_cap(check_request(data, options), options)
     if kept is not None:
         request = kept.continued(request)
     kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
     priced, progress = price_request(request, kind), Progress()
-    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
-        certificate = None
-        if kept is not None:
-            kept.take_path()  # from here on it is lost, unless this question ends well
-        try:
-            if how["on_ignored"] is not None:
-                how["on_ignored"](_ignores_rows(request))
-            evidence = reserved.evidence()
-            result = run_request(
-                request,
-                priced.charges,
-                source,
-                evidence,
-                progress,
-                released=how["released"],
-                keep_path=kept is not None and request.keeps_path,
-            )
-            if facts is not None:
-                result = replace(result, facts=facts)
-            if evidence is not None:
-                certificate = result.certificate()
-        finally:
-            reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+
+    def run(evidence: dict[str, Any] | None) -> CountResult:
+        if how["on_ignored"] is not None:
+            how["on_ignored"](_ignores_rows(request))
+        result = run_request(
+            request,
+            priced.charges,
+            source,
+            evidence,
+            progress,
+            released=how["released"],
+            keep_path=kept is not None and request.keeps_path,
+        )
+        return result if facts is None else replace(result, facts=facts)
+
+    result = run_charged(account, priced, run, lambda: progress.spent, kept)
     if kept is not None:
         kept.keep(result, progress.kept_path())
     return result
@@ -296,6 +295,7 @@ class Progress:
     answers: list[Answer] = field(default_factory=list)
     values: GroupValues | None = field(repr=False, default=None)
     measure: Measure | None = None
+    limit: int | None = None
 
     def kept_path(self) -> KeptPath | None:
         """What a later question can continue."""
@@ -303,7 +303,7 @@ class Progress:
         if path is None or self.values is None or self.measure is None:
             return None
         caps = {"rows": self.measure.rows, "amount": self.measure.amount}
-        return KeptPath(self.most, caps, self.values, path)
+        return KeptPath(self.most, caps, self.values, path, self.limit)
 
     @property
     def spent(self) -> Fraction:
@@ -346,9 +346,9 @@ def _values(
     """The groups and their private values, after the caps; pays for the share and the groups."""
     if request.kept is not None:
         progress.values = kept = request.kept.values
-        if request.cost_of_dropped(progress.most):
-            bound = request.limit(progress.most)
-            progress.side += share_of_removed(request, progress, kept, bound, randomness)
+        progress.limit = limit = request.kept.limit  # this question may want another error
+        if limit is not None:
+            progress.side += share_of_removed(request, progress, kept, limit, randomness)
         return request, list(kept.groups), kept
     if request.from_counts:
         listed = list(request.keys or ())
@@ -359,18 +359,27 @@ def _values(
     most, price = progress.most, request.cost_of_dropped(progress.most)
     if most is not None and request.most_known is not None and most >= request.most_known:
         most = None  # nobody is in more groups than there are
-    limit = request.limit(progress.most) if price else None
+    removes = most is not None or request.measure.kind != "users"
+    progress.limit = limit = request.limit(progress.most) if price and removes else None
     if shared is None:
-        pairs = contribution.measured(
-            request.rows(), request.measure, request.keys, salt, collated=request.collated
-        )
-        values = contribution.run_totals(contribution.totals(pairs, most, salt, limit))
+
+        def write() -> Any:
+            rows, keys = request.rows(), request.keys
+            pairs = contribution.measured(
+                rows, request.measure, keys, salt, collated=request.collated
+            )
+            return contribution.totals(pairs, most, salt, limit)
+
+        known = KnownQuery(request.table, (request.shape, most, limit), salt, write)
+        values = contribution.run_totals(known)
     else:
         values = run_capped(shared, request.measure, most, salt, limit, request.keys)
     if limit is not None:
         progress.side += share_of_removed(request, progress, values, limit, randomness)
         if request.may_raise_rows and shifted(request, progress.dropped or {}):
             return _values(_with_more_rows(request, progress, randomness), progress, randomness)
+        if request.chooses_cap and gives_up(request, progress):
+            return _values(with_all_groups(request, progress), progress, randomness)
     if request.keys is not None:
         progress.values = values.on(request.keys)
         return request, list(request.keys), progress.values
@@ -389,6 +398,24 @@ def shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
     if asked is not None:
         return bool(share["shift"] > float(asked) * grid / 2)
     return bool(share["shift"] > (request.wanted.within or 0.0) * abs(share["kept_mean"]) / 2)
+
+
+def gives_up(request: CheckedCount, progress: Progress) -> bool:
+    """Whether nothing would be answered for the cap on groups, by released numbers.
+
+    If it was chosen privately, all listed groups are looked at without a cap then, where what is
+    left pays for a first look.
+    """
+    within, removed = request.wanted.within, progress.dropped or {}
+    if request.measure.kind != "users" or within is None or removed.get("bias", 0.0) < within:
+        return False
+    return replace(request, dropped_price=progress.dropped_price).fits_all_groups()
+
+
+def with_all_groups(request: CheckedCount, progress: Progress) -> CheckedCount:
+    """Return the request without the cap; the choice and the share are paid all the same."""
+    progress.most, progress.dropped = request.most_known, None
+    return replace(request, dropped_price=progress.dropped_price)
 
 
 def _with_more_rows(
@@ -415,9 +442,9 @@ def choose_caps(
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
         fit, rate = request.caps_that_fit(), request.cap_rate()
-        progress.most = contribution.choose_cap(
-            groups, fit, request.above, rate, randomness, span=1 if request.counts_removed else None
-        )
+        span = 1 if request.counts_removed else None
+        cap = contribution.choose_cap(groups, fit, request.above, rate, randomness, span=span)
+        progress.most = request.widened(cap, fit)
     return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
 
 
@@ -434,7 +461,6 @@ def choose_rows(
             request.above,
             rate,
             randomness,
-            favour_small=True,
             span=request.span,
         )
     )
@@ -464,10 +490,10 @@ def share_of_removed(
 ) -> Fraction:
     """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
-    bought = REMOVED_SHARES if request.counts_removed else DROPPED_SHARES
-    prices = prices_that_fit([request.total * part for part in bought], limit, request.law)
-    if request.measure.kind != "users" and not (request.counts_removed and prices):
-        price = request.total * (bought[-1] if request.counts_removed else REMOVED_SHARE)
+    bought = [request.total * part for part in request.removed_shares]
+    prices = prices_that_fit(bought, limit, request.law) if len(bought) > 1 else []
+    if not prices:
+        price = bought[-1]
         share = removed_share(values, limit, price, request.law, confidence, randomness)
         progress.dropped = removed_by_caps(request, share)
         return price
@@ -581,7 +607,7 @@ def _result(
         dropped_share=progress.dropped,
         guarantee=request.guarantee,
         keys=None if progress.selection is None else progress.selection.as_dict(),
-        warnings=warnings_of_caps(request, progress),
+        warnings=warnings_of_caps(request, progress.dropped, progress.most),
         query=describe_request(request),
         source=request.source,
         public=_public(request, progress),
@@ -591,30 +617,6 @@ def _result(
         ledger=None
         if evidence is None
         else {**evidence, "source": source_description(request.source, describe_request(request))},
-    )
-
-
-def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
-    """What the released share of removed values says, if it is known well enough."""
-    within, share = request.wanted.within or 0.1, progress.dropped
-    if share is None or share["estimate"] <= within / 2 or not too_much_removed(share, within / 2):
-        return ()
-    what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
-    caps = [] if progress.most is None else [f"{progress.most} groups per user"]
-    if request.measure.amount is not None:
-        most = float(request.measure.amount * request.measure.grid)
-        caps += [f"{most:,.6g} per user and group"]
-    elif share["of"] != "pairs":
-        caps += [f"{request.measure.rows} rows per user and group"]
-    mean = request.measure.kind == "mean"
-    effect = (
-        "The mean is that of the rows that are kept"
-        if mean
-        else "Values are too low by about as much"
-    )
-    return (
-        f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
-        f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",
     )
 
 

@@ -39,9 +39,10 @@ from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.tables import typed_columns as columns
 from expost.tables.sources import as_table, may_collate, open_source, without_password
-from expost.tables.typed_columns import SEPARATOR, check_compiles
+from expost.tables.typed_columns import SEPARATOR, KnownQuery
 
 KEYS_CAP = 10  # groups per user for finding groups privately, unless the caller says otherwise
+MANY_LISTED = 20  # from here on the cap of a count of persons is chosen privately by default
 _DEFAULT_ROWS = 10  # of a user in a group, where rows are counted
 _GRID_STEPS = 2**10  # grid units in the larger bound, unless the caller gives a grid
 _LARGEST = Fraction(10) ** 280  # bounds and grids are between this and its inverse: sums are finite
@@ -107,7 +108,8 @@ class CountRequest(TypedDict, total=False):
         int | str | None,
         RequestSetting(
             "In how many groups a person counts: a number, auto (chosen privately) or none. "
-            "Only the most expensive groups of this number are charged.",
+            "Only the most expensive groups of this number are charged. Default: auto for a count "
+            "of persons in 20 listed groups or more, else none.",
             True,
             _COUNT,
         ),
@@ -356,6 +358,19 @@ def check_request(
     return _opened(checked, asked) if open_table else checked
 
 
+def with_usual_cap(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
+    """Return a count of persons in many listed groups with a cap, if its caller says nothing of it.
+
+    A person is mostly in few of many groups, and without a cap all of them are charged.
+    """
+    counts = request.measure.kind == "users" and not request.from_counts
+    relative = request.wanted.within is not None and request.wanted.top is None
+    many = (request.most_known or 0) >= MANY_LISTED and request.cap is None
+    if asked.get("max_groups_per_user") is not None or not (counts and relative and many):
+        return request
+    return replace(request, cap=AUTO, stated=False)
+
+
 def _caps_stated(measure: Measure, asked: Mapping[str, Any]) -> bool:
     """Whether the caller gave every cap that applies; caps that we choose must be harmless."""
     groups, rows = asked["max_groups_per_user"], asked["max_rows_per_user"]
@@ -383,8 +398,12 @@ def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     opened = replace(request, table=table, keys=typed_keys(request, table, asked["keys"] or ()))
     _check_top(opened)
     trial = opened.with_rows(1) if opened.chooses_rows else opened
-    pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
-    check_compiles(contribution.totals(pairs, 2, "0", 2))
+
+    def write() -> Any:
+        pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
+        return contribution.totals(pairs, 2, "0", 2)
+
+    KnownQuery(table, trial.shape, "0", write).check()
     return opened
 
 

@@ -149,6 +149,8 @@ class Translator(RowArithmetic):
             return cell
         if cell.kind == NULL:
             return TypedCell(TRUTH, ibis_module().null("boolean"), values=(True, False))
+        if cell.kind == TEXT and cell.name and self.engine in _TRY_CAST:
+            return truth_cell(typed_columns.truth_column(cell.expression), cell, cell)
         raise refused(text, "a condition is needed here: compare it with something")
 
     def text(self, cell: TypedCell, text: str) -> TypedCell:
@@ -334,7 +336,8 @@ class Translator(RowArithmetic):
                 for side in ("this", "expression")
             ]
             return self.number(left, texts[0]), self.number(right, texts[-1])
-        if kinds == {TRUTH}:
+        columns = all(cell.name for cell in (left, right) if cell.kind == TEXT)
+        if TRUTH in kinds and columns:
             return self.truth(left, text), self.truth(right, text)
         if TRUTH in kinds:
             raise refused(text, "a condition is compared with TRUE or FALSE")

@@ -120,6 +120,34 @@ def sql_text(node: Any) -> str:
     return str(node.sql(dialect=DIALECT, comments=False))
 
 
+def spelled_alike(text: str) -> str:
+    """Return an expression with all names in quotes: they are matched in the same way without."""
+    return str(parsed_expression(text).sql(dialect=DIALECT, comments=False, identify=True))
+
+
+def normal_form(question: SqlQuestion) -> dict[str, Any]:
+    """Return what a SELECT asks without its spelling: spaces, quotes, capitals of keywords.
+
+    Names keep their capitals: a table may have two columns that differ in nothing else.
+    """
+
+    def alike(text: str | None) -> str | None:
+        return None if text is None else spelled_alike(text)
+
+    record = question.as_dict()
+    del record["sql"]
+    for name in ("where", "having"):
+        record[name] = alike(record[name])
+    for name in ("groups", "columns"):
+        record[name] = [[known, alike(text)] for known, text in record[name]]
+    record["order"] = [[alike(text), falls] for text, falls in record["order"]]
+    for join in record["joins"]:
+        join["on"] = [list(map(alike, pair)) for pair in join["on"]]
+    for aggregate in record["aggregates"]:
+        aggregate |= {name: alike(aggregate[name]) for name in ("value", "where")}
+    return record
+
+
 def number_of(node: Any) -> float:
     """Return the number that a literal writes; refuse one that is none, such as 1e."""
     try:

@@ -28,15 +28,15 @@ from typing import Any
 from expost.analytics.quantile_request import EXTREME, MOST_RANKS
 from expost.analytics.sql_cells import NUMBER, TypedCell
 from expost.analytics.sql_expressions import Translator
-from expost.analytics.sql_joins import cap_private, join_private, private_caps
+from expost.analytics.sql_joins import PrivateCaps, cap_private, join_private, private_caps
 from expost.analytics.sql_parser import (
     VALUE_MARK,
     Aggregate,
     SqlQuestion,
-    column_names,
     number_of,
     parsed_expression,
     refused,
+    spelled_alike,
     sql_text,
     sqlglot_module,
 )
@@ -47,6 +47,7 @@ from expost.analytics.sql_tables import (
     check_roles,
     check_user,
     join_public,
+    mentioned_columns,
     open_private,
     private_source_name,
 )
@@ -102,12 +103,9 @@ def compile_question(question: SqlQuestion, asked: Mapping[str, Any]) -> Compile
     user, keys, private_keys = asked.get("user"), asked.get("keys"), bool(asked.get("private_keys"))
     if user is None:
         raise InvalidInput("user", None, "name the column of the person")
-    wanted = {name.lower() for name in column_names(question.sql)}
-    wanted |= {bare_name(side) for join in question.joins for pair in join.on for side in pair}
+    wanted = mentioned_columns(question)
     tables, scope = Tables(asked.get("source")), Scope()
-    named = {name.lower() for name in asked.get("public", ())}
-    caps = private_caps(question, asked.get("private") or {}, named)
-    check_roles(question, named, caps)
+    caps = checked_caps(question, asked)
     data, table_name = tables.find(question.table)
     private = open_private(data, table_name, asked.get("delimiter"), question.sql, user)
     opened = private.table
@@ -153,6 +151,14 @@ def compile_question(question: SqlQuestion, asked: Mapping[str, Any]) -> Compile
         engine,
         {name: most for name, (_, most) in caps.items()},
     )
+
+
+def checked_caps(question: SqlQuestion, asked: Mapping[str, Any]) -> PrivateCaps:
+    """Return the caps of the private tables; every joined table must be public or capped."""
+    public = {name.lower() for name in asked.get("public", ())}
+    caps = private_caps(question, asked.get("private") or {}, public)
+    check_roles(question, public, caps)
+    return caps
 
 
 def _pair(name: str, ends: Any) -> tuple[float, float]:
@@ -435,7 +441,7 @@ _STEPS: dict[str, Callable[[date], date]] = {
 
 def where_lists(question: SqlQuestion, text: str) -> list[Any] | None:
     """Return the constants that WHERE allows for a group: x = 'a', or x IN ('a', 'b')."""
-    exp = sqlglot_module().exp
+    exp, wanted = sqlglot_module().exp, spelled_alike(text).lower()
     for part in _conditions(question):
         nodes = (
             [part.expression]
@@ -444,7 +450,7 @@ def where_lists(question: SqlQuestion, text: str) -> list[Any] | None:
             if isinstance(part, exp.In)
             else []
         )
-        if not nodes or sql_text(part.this).lower() != text.lower():
+        if not nodes or spelled_alike(sql_text(part.this)).lower() != wanted:
             continue
         if all(isinstance(node, exp.Literal) for node in nodes):
             numbers = [None if node.is_string else number_of(node) for node in nodes]

@@ -112,6 +112,7 @@ class SqlOptions(SqlRequest, total=False):
     memo: str
     randomness: Randomness | None
     simulation: bool
+    table_version: str | None
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def _opened(
         "kind": "mean" if ranked else part.kind if valued else "count",
         "column": VALUE if valued else None,
         "bounds": part.bounds,
-        "grid": _cells(part) if ranked else None,
+        "grid": _cells(part, compiled.data) if ranked else None,
         "count_rows": part.kind in ("rows", "distinct"),
         "by": [f"k{index}" for index in range(len(compiled.kinds))],
         "user": PERSON,
@@ -286,6 +287,7 @@ def _opened(
     }
     checked = check_request(None, request, open_table=False)
     checked = replace(checked, table=part.rows, data=compiled.data, source=compiled.source)
+    checked = replace(checked, distinct=part.kind == "distinct")
     keys = typed_keys(checked, part.rows, compiled.keys or ())
     checked = replace(checked, keys=keys)
     trial = checked.with_rows(1) if checked.chooses_rows else checked
@@ -293,10 +295,14 @@ def _opened(
     return checked
 
 
-def _cells(part: SqlPart) -> Fraction | None:
-    """The grid of quantiles; whole numbers need no finer one."""
+def _cells(part: SqlPart, data: Any) -> Fraction | None:
+    """The grid of quantiles; whole numbers need no finer one.
+
+    One gap makes floats of a column of whole numbers in pandas, so there the type says nothing.
+    """
     grid = cell_grid(part.bounds)
-    return max(grid, Fraction(1)) if part.whole and grid is not None else grid
+    whole = part.whole and type(data).__module__.partition(".")[0] != "pandas"
+    return max(grid, Fraction(1)) if whole and grid is not None else grid
 
 
 def part_query(

@@ -95,6 +95,7 @@ class QueryResult:
     charges: Charges = field(repr=False)
     outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+    asked_before: bool = field(default=False, compare=False)
 
     @property
     def charged(self) -> Guarantee:
@@ -105,6 +106,10 @@ class QueryResult:
     def protects(self) -> str:
         """Who is protected, in words."""
         return persons_words(self.max_groups_per_user)
+
+    def reached(self) -> list[list[bool]]:
+        """Return for each row which of its columns reached the wanted error."""
+        return [[row.reached[name] for name in self.columns] for row in self.rows]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows with one key per column; a number has ``_low`` and ``_high``, too."""
@@ -167,6 +172,7 @@ class QueryResult:
             "warnings": list(self.warnings),
             "question": self.question.as_dict(),
             "simulated": self.simulated,
+            **({"asked_before": True} if self.asked_before else {}),
         }
 
     def certificate(self) -> dict[str, Any]:
@@ -188,9 +194,13 @@ class QueryResult:
 
 
 def query_of_release(release: Mapping[str, Any]) -> QueryResult:
-    """Return the result that was released, from its JSON form and its certificate."""
+    """Return the result that was released, from its JSON form and its certificate.
+
+    ``reached``, if it is there, says which column of a row missed its error.
+    """
     result, certificate = release["result"], release["certificate"]
-    asked = result["question"]
+    asked, known = result["question"], release.get("reached")
+    known = known or [[record["answered"]] * len(result["columns"]) for record in result["rows"]]
     read: dict[str, Any] = {
         name: tuple(map(tuple, asked[name])) for name in ("groups", "columns", "order")
     }
@@ -207,7 +217,10 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
         **{name: result[name] for name in same},
         **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
         columns=tuple(result["columns"]),
-        rows=tuple(_row_of(record, result["columns"]) for record in result["rows"]),
+        rows=tuple(
+            _row_of(record, dict(zip(result["columns"], reached, strict=True)))
+            for record, reached in zip(result["rows"], known, strict=True)
+        ),
         parts=tuple(_part_of(part) for part in certificate["parts"]),
         question=question,
         guarantee=guarantee_from_dict(result["guarantee"]),
@@ -217,8 +230,8 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
     )
 
 
-def _row_of(record: Mapping[str, Any], columns: Sequence[str]) -> ReleasedRow:
-    """A row from JSON; which column missed its error is not told apart there."""
+def _row_of(record: Mapping[str, Any], reached: Mapping[str, bool]) -> ReleasedRow:
+    """A row from JSON, with whether each of its columns reached its error."""
 
     def cell(name: str) -> Any:
         if f"{name}_low" not in record or record[name] is None:
@@ -230,8 +243,7 @@ def _row_of(record: Mapping[str, Any], columns: Sequence[str]) -> ReleasedRow:
         )
         return Span(record[name], low, high)
 
-    values = {name: cell(name) for name in columns}
-    return ReleasedRow(values, dict.fromkeys(columns, bool(record["answered"])))
+    return ReleasedRow({name: cell(name) for name in reached}, dict(reached))
 
 
 def _part_of(part: Mapping[str, Any]) -> PartResult:

@@ -1,13 +1,14 @@
 """``expost.query``: one SELECT, one reservation, one scan, one charge.
 
 **Guarantee.** Each measurement (*part*) is a refinement of its own on rows in which a person is in
-at most m groups, with at most r rows in each (:mod:`.refinement`). The caps, the groups and the
-parts are released one after another, each with what is left of the total; how much a part may
-spend depends on released numbers only. By plain composition (docs/theory.md, "Composition") the
-whole release is ex-post ε̃-DP with ε̃ = **the sum of what the parts cost**, the private choice of
-caps and groups included; with δ the same sum of ρ never exceeds the total, and finding groups
-privately has half of δ. The worst case is the total, reserved before a row is read. HAVING, ORDER
-BY, LIMIT and arithmetic on answers are post-processing.
+at most m groups, with at most r rows in each (:mod:`.refinement`). Where released numbers say that
+m moves counts of persons too much, these are looked at in all listed groups, and each is charged.
+The caps, the groups and the parts are released one after another, each with what is left of the
+total; how much a part may spend depends on released numbers only. By plain composition
+(docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum of what the
+parts cost**, the private choice of caps and groups included; with δ the same sum of ρ never exceeds
+the total, and finding groups privately has half of δ. The worst case is the total, reserved before
+a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
@@ -23,29 +24,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Unpack
 
 from expost.analytics import contribution
 from expost.analytics import query as counting
+from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
 from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
+from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.pricing import (
     AUTO,
     CheckedCount,
     CountPrice,
-    outcome_of,
     price_request,
     settled_at,
 )
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
-from expost.analytics.query import Progress
+from expost.analytics.query import Progress, open_account
+from expost.analytics.sql_ibis import text_of_expression
+from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of
 from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
-from expost.analytics.sql_result import PartResult, QueryResult, released_rows
+from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
+
+_HOW = ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
 
 PartValues = GroupValues | Mapping[str, CellCounts]
 """The private values of a part: those of groups, or the cells of quantiles."""
@@ -91,6 +98,10 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         3 % of the total each). ``one_row_per_user`` declares that both are 1.
     ledger, budget, analyst, memo
         The ledger to charge: one reservation for the whole query.
+    table_version : str, optional
+        A name that you give to the present state of the private tables. With a ledger in a file,
+        the same question on the same version returns the paid answer (``asked_before``), at no
+        charge. What public tables hold is part of the question.
 
     Returns
     -------
@@ -105,26 +116,24 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         The budget cannot pay the worst case. Nothing was charged.
     """
     asked: dict[str, Any] = dict(options)
-    account, source = counting.open_account(
-        {
-            name: asked.pop(name, None)
-            for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
-        },
-        "expost query",
-    )
-    checked = check_query(question, asked)
-    kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-    priced, run = price_query(checked, kind), QueryRun(checked, source)
-    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
-        certificate = None
-        try:
-            evidence = reserved.evidence()
-            result = run_query(run, priced, evidence)
-            if evidence is not None:
-                certificate = result.certificate()
-        finally:
-            reserved.settle(outcome_of(run.spent, priced.charges), certificate)
-    return result
+    version = asked.pop("table_version", None)
+    account, source = open_account({name: asked.pop(name, None) for name in _HOW}, "expost query")
+    text = question if isinstance(question, str) else text_of_expression(question, asked)
+
+    def look_up() -> KeptAnswer | None:
+        return kept_answer(account, version, lambda: query_question(text, asked))
+
+    def ask(kept: KeptAnswer | None) -> QueryResult:
+        checked = check_query(text, asked)
+        kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
+        priced, run = price_query(checked, kind), QueryRun(checked, source)
+        measure = partial(run_query, run, priced)
+        result = run_charged(account, priced, measure, lambda: run.spent, kept)
+        if kept is not None:
+            kept.keep(result, reached=result.reached())
+        return result
+
+    return ask_once(look_up, query_of_release, ask)
 
 
 def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountPrice:
@@ -156,6 +165,7 @@ class QueryRun:
         self.simulated = randomness.simulated
         self.side = Fraction(0)
         self.most: int | None = None
+        self.widest: int | None = None  # of a part that was looked at without the cap
         self.rows: int | None = None
         self.groups: list[str] = []
         self.parts: dict[int, tuple[CheckedCount, Progress, PartResult]] = {}
@@ -197,14 +207,11 @@ class QueryRun:
             self.side += checked.shares()["max_groups_per_user"]
             fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
             strict = next((one for one in requests if one.counts_removed), base)
-            self.most = contribution.choose_cap(
-                groups,
-                fit,
-                strict.above,
-                rate,
-                self._randomness,
-                span=1 if strict.counts_removed else None,
+            span = 1 if strict.counts_removed else None
+            cap = contribution.choose_cap(
+                groups, fit, strict.above, rate, self._randomness, span=span
             )
+            self.most = strict.widened(cap, fit)
         elif base.cap == AUTO:
             self.most = 1
         self.side += checked.shares()["max_rows_per_user"]
@@ -220,7 +227,6 @@ class QueryRun:
                 strict.above,
                 rate,
                 self._randomness,
-                favour_small=True,
                 span=strict.span,
             )
             for part in parts:
@@ -289,6 +295,13 @@ class QueryRun:
             limit = request.limit(self.most)
             price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price
+            base = self.checked.base
+            if base.chooses_cap and not base.private and counting.gives_up(request, progress):
+                request = counting.with_all_groups(request, progress)
+                salt = contribution.new_salt(self._randomness)
+                query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
+                values = contribution.run_several_totals([query])[0].on(self.groups)
+                self.widest = progress.most
         groups = list(self.groups)
         progress.refinement = counting.refinement_of(
             request, progress, groups, values, self._randomness
@@ -329,7 +342,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
         checked.plus_minus,
         checked.within_rank,
         checked.confidence,
-        run.most,
+        run.widest or run.most,
         run.rows,
         base.guarantee,
         tuple(_warnings(run)),
@@ -371,6 +384,6 @@ def _warnings(run: QueryRun) -> list[str]:
         if result.kind == "mean" and not (removed and counting.shifted(request, removed)):
             continue  # a mean of fewer rows is a mean as well
         texts += [
-            f"{result.label}: {text}" for text in counting.warnings_of_caps(request, progress)
+            f"{result.label}: {text}" for text in warnings_of_caps(request, removed, progress.most)
         ]
     return texts

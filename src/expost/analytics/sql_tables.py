@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,6 +142,12 @@ class Scope:
         return self.table[self.name_of(alias, name)]
 
 
+def mentioned_columns(question: SqlQuestion) -> set[str]:
+    """Return the names of all columns that a question mentions, without capitals."""
+    sides = {bare_name(side) for join in question.joins for pair in join.on for side in pair}
+    return {name.lower() for name in column_names(question.sql)} | sides
+
+
 def bare_name(text: str) -> str:
     """The name of a column without its table."""
     return text.rpartition(".")[2].strip('"').lower()
@@ -232,21 +239,50 @@ def _public_table(
     join: JoinedTable, tables: Tables, wanted: set[str], private: PrivateTable
 ) -> Any:
     """A public table where the private one is: the same database, or its rows in memory."""
-    data, name = tables.find(join.name)
-    if one_table((data, name), private[:2]):
-        raise refused(f"JOIN {join.name}", "its source is that of the private table")
+    data, name = _public_source(join, tables, private[:2])
     near = beside((data, name), private)
-    if near is not None:
-        public = near
-    elif isinstance(data, (str, Path)):
-        public = open_source(data, name, columns=sorted(wanted))
-    else:
-        public = as_table(data, ())
+    public = _used_columns(_opened(data, name, wanted) if near is None else near, join, wanted)
+    return public if near is not None else ibis_module().memtable(_fetched(public, join.name))
+
+
+def _public_source(
+    join: JoinedTable, tables: Tables, private: tuple[Any, str | None]
+) -> tuple[Any, str | None]:
+    """Where a table is that was declared public; the private one is never read as such."""
+    public = tables.find(join.name)
+    if one_table(public, private):
+        raise refused(f"JOIN {join.name}", "its source is that of the private table")
+    return public
+
+
+def _opened(data: Any, name: str | None, wanted: set[str]) -> Any:
+    """A public table, wherever it is."""
+    if isinstance(data, (str, Path)):
+        return open_source(data, name, columns=sorted(wanted))
+    return as_table(data, ())
+
+
+def _used_columns(public: Any, join: JoinedTable, wanted: set[str]) -> Any:
+    """The columns of a public table that are mentioned."""
     used = [column for column in public.columns if column.lower() in wanted]
     if not used:
         raise refused(f"JOIN {join.name}", "no column of this table is used")
-    public = public.select(used)
-    return public if near is not None else ibis_module().memtable(_fetched(public, join.name))
+    return public.select(used)
+
+
+def public_digest(join: JoinedTable, tables: Tables, private: str, wanted: set[str]) -> str:
+    """Return a digest of what a public table holds; the order of its rows does not count.
+
+    ``private`` is the name of the private table, which is not opened.
+    """
+    data, name = _public_source(join, tables, tables.find(private))
+    rows = _fetched(_used_columns(_opened(data, name, wanted), join, wanted), join.name)
+    columns = [rows.column(number).to_pylist() for number in range(rows.num_columns)]
+    lines = sorted(sha256(repr(row).encode()).digest() for row in zip(*columns, strict=True))
+    total = sha256(repr([(field.name, str(field.type)) for field in rows.schema]).encode())
+    for line in lines:
+        total.update(line)
+    return total.hexdigest()
 
 
 def one_table(one: tuple[Any, str | None], other: tuple[Any, str | None]) -> bool:

@@ -42,7 +42,7 @@ from expost.budget.ledger_rows import (
     document_digest,
     outcome_text,
 )
-from expost.budget.limits import Budget, amount_texts
+from expost.budget.limits import Budget, Filter, amount_texts
 from expost.budget.operations import (
     change_limit,
     checked_terms,
@@ -499,6 +499,16 @@ class Ledger:
         """
         with self._store.reading() as rows:
             return reservation_rows.standing_of(rows, budget, analyst, without)
+
+    def filters(
+        self, budget: str | None = None, analyst: str = NO_ANALYST, *, without: Iterable[str] = ()
+    ) -> list[Filter]:
+        """Return the filter of a budget and, if the analyst has one, that of their cap.
+
+        Unlike :meth:`standing`, this does not count entries.
+        """
+        with self._store.reading() as rows:
+            return reservation_rows.filters_without(rows, budget, analyst, without)
 
     def caps(self, budget: str | None = None, *, without: Iterable[str] = ()) -> list[Standing]:
         """Return the state of every analyst's cap in a budget, sorted by name."""

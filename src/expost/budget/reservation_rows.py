@@ -21,6 +21,7 @@ from expost.budget.totals import (
     Standing,
     amounts,
     book_earlier,
+    find_budget,
     find_filter,
     readable,
     renewal_of,
@@ -256,23 +257,50 @@ def standing_of(
     name, filter_ = find_filter(rows, budget, analyst)
     count = int(rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0])
     renewal = renewal_of(rows, name, analyst)
+    left_out = _left_out(rows, name, analyst, without)
+    count -= sum(1 if row.status == OPEN else 2 for row in left_out)
+    filter_, past = _without(rows, filter_, () if renewal is None else renewal.past, left_out)
+    renewal = None if renewal is None else replace(renewal, past=past)
+    return Standing(name, analyst, filter_, count, renewal)
+
+
+def filters_without(
+    rows: LedgerRows, budget: str | None, analyst: str, without: Iterable[str] = ()
+) -> list[Filter]:
+    """The filter of a budget and, if there is one, of a cap, without some reservations."""
+    name, filters = find_budget(rows, budget, analyst)
+    return [
+        _without(rows, filter_, (), _left_out(rows, name, who, without))[0]
+        for who, filter_ in zip((NO_ANALYST, analyst), filters, strict=False)
+    ]
+
+
+def _left_out(
+    rows: LedgerRows, budget: str, analyst: str, without: Iterable[str]
+) -> list[StoredReservation]:
+    """The reservations to be left out of a budget or a cap."""
+    known = (find(rows, identity) for identity in without)
+    return [
+        row
+        for row in known
+        if row is not None and row.budget == budget and analyst in (NO_ANALYST, row.analyst)
+    ]
+
+
+def _without(
+    rows: LedgerRows, filter_: Filter, past: Coordinates, left_out: Iterable[StoredReservation]
+) -> tuple[Filter, Coordinates]:
+    """A filter, and what was settled in earlier periods, as if nobody had made some requests."""
     settled, held = filter_.settled, filter_.held
-    past = () if renewal is None else renewal.past
-    for identity in without:
-        row = find(rows, identity)
-        if row is None or row.budget != name or analyst not in (NO_ANALYST, row.analyst):
-            continue
-        count -= 1 if row.status == OPEN else 2
+    for row in left_out:
         spent = row.spent(filter_.budget)
         if spent is None:
             held = _less(held, row.worst)
-        elif admitted_earlier(rows, row):
-            past = _less(past, spent)
-        else:
+        elif not admitted_earlier(rows, row):
             settled = _less(settled, spent)
-    filter_ = replace(filter_, settled=settled, held=held)
-    renewal = None if renewal is None else replace(renewal, past=past)
-    return Standing(name, analyst, filter_, count, renewal)
+        elif past:
+            past = _less(past, spent)
+    return replace(filter_, settled=settled, held=held), past
 
 
 def _less(total: Coordinates, part: Coordinates) -> Coordinates:

@@ -465,7 +465,7 @@ def reached_alerts(rows: LedgerRows, budget: str, before: Filter, after: Filter)
 
 def start_alerts(alerts: list[Alert], file: Path | None) -> None:
     """Start the commands without waiting for them. Errors are ignored."""
-    if not alerts or not _trusted(file):
+    if not alerts or not runs_commands(file):
         return
     for alert in alerts:
         told = {"EXPOST_ALERT_BUDGET": alert.budget, "EXPOST_ALERT_SHARE": alert.share}
@@ -483,7 +483,7 @@ def start_alerts(alerts: list[Alert], file: Path | None) -> None:
             continue
 
 
-def _trusted(file: Path | None) -> bool:
+def runs_commands(file: Path | None) -> bool:
     """Whether commands that are stored in this ledger may run on this machine."""
     if os.environ.get(ALLOW_VARIABLE) == "1":
         return True

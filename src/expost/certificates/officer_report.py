@@ -48,6 +48,7 @@ from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
 _KINDS |= {"tune": "a trained model", "quantile": "quantiles", "query": "answers to a query"}
+_KINDS |= {"errors": "errors of a model by subgroup"}
 _VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
 _VARIANTS |= {"renyi": "Renyi DP"}
 _WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
@@ -162,10 +163,13 @@ def _who(certificate: Record, facts: Record, tuned: bool) -> dict[str, Any]:
             relation=relation,
         )
     text = persons_words(certificate["max_groups_per_user"])
+    # Of errors of a model, the facts are those of the rows that it was tuned on.
+    column = facts["user"] if "user" in facts else facts["tuning"].get("user")
+    known = "Each row is a person" if column is None else f"A person is recognised by {column!r}"
     return _section(
         "Who is protected",
-        f"{text[0].upper()}{text[1:]}. A person is recognised by the column {facts['user']!r}. Two "
-        "data sets are neighbours if one has all rows of a person and the other has none of them.",
+        f"{text[0].upper()}{text[1:]}. {known}. Two data sets are neighbours if one has all rows "
+        "of a person and the other has none of them.",
         unit_of_privacy="one person with all their rows",
         relation="add or remove one person",
     )

@@ -19,6 +19,7 @@ import html
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -226,6 +227,7 @@ def _access(release: Record) -> str | None:
     )
 
 
+_FILE_NAME = re.compile("[0-9a-f]{1,64}")
 _COLUMNS = (
     *("output", "date", "requested by", "data set", "purpose", "kind of output", "control"),
     *("parameters", "check", "decision", "decided by", "certificate sha256"),
@@ -263,6 +265,15 @@ def _certificate_file(certificate: Record) -> bytes:
     return (document_text(certificate) + "\n").encode()
 
 
+def _file_name(release: str, content: bytes, files: Mapping[str, bytes]) -> str:
+    """Return the id of a release, or a digest where the id is no name of a file, or is taken.
+
+    A certificate is given by others: an id such as "../../x" would name a file elsewhere.
+    """
+    plain = _FILE_NAME.fullmatch(release) and f"certificates/{release}.json" not in files
+    return release if plain else hashlib.sha256(content).hexdigest()[:32]
+
+
 def evidence_files(
     releases: Sequence[Record], verdicts: Sequence[Record], key: SigningKey | None = None
 ) -> dict[str, bytes]:
@@ -277,7 +288,8 @@ def evidence_files(
         "disclosure-control.csv": disclosure_record(releases, points).encode(),
     }
     for release, judged in zip(releases, points, strict=True):
-        name, content = judged["release"], _certificate_file(release["certificate"])
+        content = _certificate_file(release["certificate"])
+        name = _file_name(judged["release"], content, files)
         files[f"certificates/{name}.json"] = content
         files[f"registry/{name}.yaml"] = registry(_report(release)).encode()
         if key is not None:

@@ -28,6 +28,7 @@ from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import (
+    ASKED_BEFORE,
     render_answers,
     render_plan,
     render_result,
@@ -129,6 +130,13 @@ Out = Annotated[
         help="Write the answers to this file: .csv, .parquet, .xlsx, .json, .md or .png (a chart)."
     ),
 ]
+TableVersion = Annotated[
+    str | None,
+    typer.Option(
+        help="A name for the present state of the table: a question that was paid for on this "
+        "version costs nothing again (with --ledger)."
+    ),
+]
 
 
 @with_request_options(required=("epsilon", "user"))
@@ -164,13 +172,7 @@ def count_command(
         typer.Option(help="File of facts: bounds, groups and caps that are not given."),
     ] = None,
     verbose: Verbose = False,
-    table_version: Annotated[
-        str | None,
-        typer.Option(
-            help="A name for the present state of the table: a question that was paid for on this "
-            "version costs nothing again (with --ledger)."
-        ),
-    ] = None,
+    table_version: TableVersion = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -221,7 +223,7 @@ def _finish(
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     if result.asked_before:
-        notes.print("Asked before: this is the answer that was paid for; nothing is charged now.")
+        notes.print(ASKED_BEFORE)
     elif paid := result.public.get("paid_before"):
         notes.print(
             f"Continues an earlier question, which paid ε = {shown_up(paid)}; only the difference "

@@ -28,6 +28,7 @@ from expost.rationals import charge_text
 
 Answers = CountResult | QueryResult | QuantileResult
 _SHOWN = 40
+ASKED_BEFORE = "Asked before: this is the answer that was paid for; nothing is charged now."
 NOTHING_FOUND = (
     "No group has enough persons to be found. A larger --epsilon or --delta finds smaller groups; "
     "a public list of groups (--keys FILE) needs no search."

@@ -19,8 +19,8 @@ from expost.analytics.answer_files import check_out, number_text, write_document
 from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
-from expost.cli.count import check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import render_cost
+from expost.cli.count import TableVersion, check_new_certificate, parse_cap, read_keys
+from expost.cli.count_screens import ASKED_BEFORE, render_cost
 from expost.cli.output import Json, Verbose, notes, request_option, show, visible, with_options
 from expost.errors import InvalidInput
 
@@ -68,6 +68,7 @@ def quantile_command(
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
     verbose: Verbose = False,
+    table_version: TableVersion = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -81,9 +82,12 @@ def quantile_command(
         planned = plan_quantile(**request)
         show(planned, as_json=as_json, render=lambda console: _render_plan(console, planned))
         return
-    result = quantile(source, **request, ledger=ledger, budget=budget, analyst=analyst)
+    account: Any = {"ledger": ledger, "budget": budget, "analyst": analyst}
+    result = quantile(source, **request, **account, table_version=table_version)
     rendered = partial(_render, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
+    if result.asked_before:
+        notes.print(ASKED_BEFORE)
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")

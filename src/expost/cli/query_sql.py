@@ -22,8 +22,8 @@ from expost.analytics.sql_request import SqlRequest
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
-from expost.cli.count import check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import NOTHING_FOUND, render_cost
+from expost.cli.count import TableVersion, check_new_certificate, parse_cap, read_keys
+from expost.cli.count_screens import ASKED_BEFORE, NOTHING_FOUND, render_cost
 from expost.cli.output import (
     Json,
     Verbose,
@@ -72,6 +72,7 @@ def query_command(
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
     verbose: Verbose = False,
+    table_version: TableVersion = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -91,11 +92,14 @@ def query_command(
             "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
         )
     opened = None if ledger is None else Ledger.open(ledger)
-    result = query(text, **request, ledger=opened, budget=budget, analyst=analyst)
+    account: Any = {"ledger": opened, "budget": budget, "analyst": analyst}
+    result = query(text, **request, **account, table_version=table_version)
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     rendered = partial(render_query, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
+    if result.asked_before:
+        notes.print(ASKED_BEFORE)
     if out is not None:
         result.table().save(out)
         notes.print(f"answers: {out}")
@@ -200,15 +204,32 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
         why += [] if result.question.having is None else ["HAVING keeps none"]
         console.print(f"There is no row: {' or '.join(why) or 'OFFSET leaves none'}.")
     if answered < len(result.rows):
-        console.print(
-            "Rows that are not answered need more than the budget has for all their columns; their "
-            "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
-            "aggregates answer more (--plan says which is expensive)."
-        )
+        console.print(_about_unanswered(result), highlight=False)
     render_cost(console, result, verbose)
     if verbose:
         parts = "; ".join(f"{part.label} {shown_up(part.spent, 4)}" for part in result.parts)
         console.print(f"By part: {parts}; the rest is for caps and groups.", highlight=False)
+
+
+def _about_unanswered(result: QueryResult) -> str:
+    """Why rows may have no answer; says nothing about private rows."""
+    shares = {part.label: part.dropped_share or {} for part in result.parts}
+    moved = [
+        label
+        for label, share in shares.items()
+        if result.within is not None and share.get("bias", 0.0) >= result.within
+    ]
+    if moved:
+        return (
+            f"No row is called within {result.within:.0%}: the caps may have moved "
+            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, "
+            "or caps that remove nothing (--max-groups-per-user none, a large --max-rows-per-user)."
+        )
+    return (
+        "Rows that are not answered need more than the budget has for all their columns; their "
+        "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
+        "aggregates answer more (--plan says which is expensive)."
+    )
 
 
 def _goal(result: QueryResult) -> str:

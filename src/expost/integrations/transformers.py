@@ -42,6 +42,7 @@ __all__ = ["CausalLM", "EncoderDecoder", "SequenceClassifier", "load_adapter", "
 
 Tensor = torch.Tensor
 _DIGESTS = "expost_digests.json"
+_FILES = {"adapter_config.json", "adapter_model.safetensors"}  # a file .bin would be a pickle
 _LIMIT = 1 << 16  # characters of a file of digests
 
 
@@ -332,7 +333,7 @@ def load_adapter(base: nn.Module, folder: str | Path) -> Any:
         raise InvalidInput(
             "folder", str(folder), f"it has no readable {_DIGESTS}; give a folder of save_adapter"
         ) from None
-    if {path.name for path in _parts(folder)} != set(files) or not files:
+    if not {path.name for path in _parts(folder)} == set(files) == _FILES:
         raise InvalidInput("folder", str(folder), "its files are not those of the adapter")
     for name, digest in files.items():
         if _digest_of_file(folder / name) != digest:

@@ -385,9 +385,14 @@ class ZCDPProfile(_Record):
         set_fields(self, rho=check_loss(self.rho, "rho"))
 
     def _delta(self, epsilons: Floats) -> Floats:
-        rho = Fraction(self.rho)
-        curve = tuple(round_up(rho * Fraction(order)) for order in DEFAULT_ORDERS)
-        return RenyiProfile(DEFAULT_ORDERS, curve).delta(epsilons)
+        return _curve_of_zcdp(self.rho).delta(epsilons)
+
+
+@lru_cache(maxsize=256)
+def _curve_of_zcdp(rho: float) -> RenyiProfile:
+    """Return the profile of the curve of ρ-zCDP at the default orders."""
+    curve = tuple(round_up(Fraction(rho) * Fraction(order)) for order in DEFAULT_ORDERS)
+    return RenyiProfile(DEFAULT_ORDERS, curve)
 
 
 @dataclass(frozen=True)
@@ -481,12 +486,10 @@ def profile_epsilon(profile: Profile, delta: float, most: float) -> float:
         return most
     if float(profile.delta(low)) <= delta:
         return low
-    for _ in range(4):  # each round divides the interval by 2,000
-        grid = np.linspace(low, high, 2001)[1:-1]
-        enough = profile.delta(grid) <= delta
-        first = int(np.argmax(enough)) if enough.any() else len(grid)
-        low, high = (
-            float(grid[first - 1]) if first else low,
-            float(grid[first]) if first < len(grid) else high,
-        )
+    for _ in range(4):  # each round divides the interval by 2,000: δ is above at low, not at high
+        grid, first = np.linspace(low, high, 2001), 0
+        for step in (50, 1):
+            last = grid[first + step : first + 50 * step + 1 : step]
+            first += step * int(np.argmax(np.append(profile.delta(last[:-1]) <= delta, True)))
+        low, high = float(grid[first]), float(grid[first + 1])
     return high

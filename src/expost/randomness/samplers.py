@@ -47,6 +47,7 @@ LARGEST_SCALE = 2**50
 """The largest scale of discrete Laplace noise; it keeps every sum inside 64 bits."""
 _LARGEST_TABLED_DEVIATION = 2048
 _WORD = 2.0**64
+_GUARD = 120  # bits: roundings of 2^15 weights and ratios leave a floor unsure once in 2^60
 _ERROR = 2.0**-49  # per outcome, of the cumulative weights; exp, product and sum err by 2^-51
 _ALWAYS = 4096  # outcomes' worth of error for the exponents: a rounded one errs by ≤ 1075·2^-53
 
@@ -81,10 +82,13 @@ class InversionTable:
 
 def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
     """⌊2^width·F(k)⌋ for k < size, each certain; fewer if the digits cannot tell F(k) from 1."""
+    quick = None
     if isinstance(law, GeometricLaw):
         quick = _geometric_bounds(law, size, width)
-        if quick is not None:
-            return np.array(quick, dtype=np.uint64)
+    elif isinstance(law, FoldedGaussianLaw):
+        quick = _gaussian_bounds(law, size, width)
+    if quick is not None:
+        return np.array(quick, dtype=np.uint64)
     unit = Decimal(2**width)
     digits = 45
     while True:
@@ -110,7 +114,7 @@ def _geometric_bounds(law: GeometricLaw, size: int, width: int) -> list[int] | N
     F(k) = (1 − e^{−rate·(k+1)})/(1 − e^{−rate·law.size}). All brackets are multiples of 2^−bits,
     and every product is rounded outwards.
     """
-    bits = width + 80  # 80 guard bits: thousands of roundings leave a floor unsure once in 2^60
+    bits = width + 80  # thousands of roundings leave a floor unsure once in 2^60
     one, spare, a = 1 << bits, bits - width, arithmetic(60)
     keep = a.exp_minus(a.rational(law.rate))
     whole = (Decimal(1), Decimal(1))
@@ -129,6 +133,39 @@ def _geometric_bounds(law: GeometricLaw, size: int, width: int) -> list[int] | N
         if low != high:
             return None
         bounds.append(low)
+    return bounds
+
+
+def _gaussian_bounds(law: FoldedGaussianLaw, size: int, width: int) -> list[int] | None:
+    """⌊2^width·F(k)⌋ for k < size by integers, as :func:`_geometric_bounds`.
+
+    Weights and ratios are those of :class:`FoldedGaussianLaw`. After the last outcome y the others
+    of its sign weigh at most weight(y)·r/(1−r), r the next ratio, because ratios fall with y.
+    """
+    bits, a = width + _GUARD, arithmetic(80)
+    one, negligible = 1 << bits, 1 << 24
+
+    def fixed(value: Fraction) -> tuple[int, int]:
+        low, high = a.exp_minus(a.rational(value))
+        return int(a.down.multiply(low, Decimal(one))), int(a.up.multiply(high, Decimal(one))) + 1
+
+    step_low, step_high = fixed(1 / law.variance)
+    ratio_low, ratio_high = low, high = fixed(1 / (2 * law.variance))
+    below = [(one, one)]
+    while high > negligible or len(below) < size:
+        for _ in range(2):  # y and −y
+            below.append((below[-1][0] + low, below[-1][1] + high))
+        ratio_low, ratio_high = ratio_low * step_low >> bits, (ratio_high * step_high >> bits) + 1
+        low, high = low * ratio_low >> bits, (high * ratio_high >> bits) + 1
+    # The weight of the next outcome is ``high``; that of all from there on at most high/(1−r).
+    total_low, total_high = below[-1]
+    total_high += 2 * (high * one // (one - ratio_high) + 1)
+    bounds = []
+    for least, most in below[:size]:
+        bound = (least << width) // total_high
+        if bound != (most << width) // total_low:
+            return None
+        bounds.append(bound)
     return bounds
 
 

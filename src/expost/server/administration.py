@@ -350,7 +350,8 @@ class Administration:
     @action
     def verify(self, person: Person) -> dict[str, Any]:
         """Check the chain, sums and prices of the ledger, and the chain of acts."""
-        problems = [*self._ledgers.problems(), *audit_log.problems(self.store)]
+        known = self._ledgers.problems(self._queue.reserved())
+        problems = [*known, *audit_log.problems(self.store)]
         counted = {"entries": self._ledgers.entry_count(), "acts": audit_log.count_acts(self.store)}
         return {"valid": not problems, "problems": problems, "head": self._ledgers.head()} | counted
 

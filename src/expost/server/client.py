@@ -179,6 +179,15 @@ class Connection:
         """Answer one SELECT on a data set, as :func:`expost.query`; its table is the data set."""
         return self._ask(_question(dataset, "query", options | {"sql": sql}), memo, key)
 
+    def subgroup_errors(
+        self, dataset: str, release: str, *, memo: str = "", key: str | None = None, **options: Any
+    ) -> Any:
+        """Average error of a released model per public subgroup: :func:`expost.subgroup_errors`.
+
+        ``release`` is the id of the request that released the model.
+        """
+        return self._ask(_question(dataset, "errors", options | {"release": release}), memo, key)
+
     def tune(
         self, dataset: str, config: Mapping[str, Any], *, memo: str = "", key: str | None = None
     ) -> TunedAnswer:
@@ -227,6 +236,8 @@ class Connection:
         with suppress(ServerError):  # a retired data set
             facts = self._call("GET", f"/api/datasets/{quote(whole['request']['dataset'], '')}")
             whole |= {"facts": facts, "budget": self.budget(facts["budget"])}
+        for newest in whole["request"].get("errors", ())[:1]:
+            whole["subgroups"] = self._call("GET", f"/api/releases/{newest}/certificate")
         return whole
 
     def _ask(self, question: Mapping[str, Any], memo: str, key: str | None) -> Any:

@@ -250,14 +250,17 @@ class ServerDatabase:
         self._commits = GroupCommit(sql.Connection.begin_nested, Exception)
         self._turns: DatabaseFile | None = None
         self._log: Path | None = None
-        self._readers, self._writers = self._engines(url)
+        self._readers, self._writers, self._single = self._engines(url)
         self._create()
 
-    def _engines(self, url: str) -> tuple[sql.Engine, sql.Engine]:
-        """One engine for readers and one for writers, who take the lock when they begin."""
+    def _engines(self, url: str) -> tuple[sql.Engine, sql.Engine, sql.Engine]:
+        """Engines for readers, for writers, who take the lock when they begin, and for queries.
+
+        A query alone sees one state of the tables; it needs no transaction around it.
+        """
         if self.backend == "postgresql":
             engine = sql.create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True)
-            return engine, engine
+            return engine, engine, engine.execution_options(isolation_level="AUTOCOMMIT")
         path = Path(sql.make_url(url).database or "")
         if path.with_name("desk.db").exists():
             raise LedgerError(_OLD_SERVER)
@@ -267,14 +270,15 @@ class ServerDatabase:
                 os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         self._turns, self._log = DatabaseFile.open(turns), path.with_name(f"{path.name}-wal")
         engines = []
-        for begin, size in (("BEGIN", 16), ("BEGIN IMMEDIATE", 1)):
+        for begin, size in (("BEGIN", 16), ("BEGIN IMMEDIATE", 1), (None, 16)):
             engine = sql.create_engine(
                 url, pool_size=size, max_overflow=64, connect_args={"timeout": BUSY_SECONDS}
             )
             sql.event.listen(engine, "connect", _configure)
-            sql.event.listen(engine, "begin", _beginning(begin))
+            if begin is not None:
+                sql.event.listen(engine, "begin", _beginning(begin))
             engines.append(engine)
-        return engines[0], engines[1]
+        return engines[0], engines[1], engines[2]
 
     def _create(self) -> None:
         """Make the tables if they are missing, migrate older ones, and refuse newer ones."""
@@ -305,15 +309,14 @@ class ServerDatabase:
         with self._readers.begin() as connection:
             return work(connection)
 
-    def rows(self, statement: Any) -> list[dict[str, Any]]:
-        """Return the rows of a query as dicts."""
-        return self.read(
-            lambda connection: [dict(row) for row in connection.execute(statement).mappings()]
-        )
+    def rows(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
+        """Return the rows of a query, with these values of its parameters, as dicts."""
+        with self._single.connect() as connection:
+            return [dict(row) for row in connection.execute(statement, values).mappings()]
 
-    def row(self, statement: Any) -> dict[str, Any] | None:
+    def row(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a query, or None."""
-        rows = self.rows(statement)
+        rows = self.rows(statement, **values)
         return rows[0] if rows else None
 
     def write(self, work: Work[Result]) -> Result:
@@ -354,8 +357,8 @@ class ServerDatabase:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._readers.dispose()
-        self._writers.dispose()
+        for engine in (self._readers, self._writers, self._single):
+            engine.dispose()
 
 
 def create_tables(connection: sql.Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import tomllib
@@ -17,6 +18,7 @@ from expost.files import require_private
 
 DEFAULT_PORT = 8400
 DEFAULT_TICK = 10.0
+_HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TABLES: dict[str, dict[str, Any]] = {
     "oidc": {
@@ -37,7 +39,8 @@ _TABLES: dict[str, dict[str, Any]] = {
 class OutsideSettings:
     """Who signs people in, and who is told what happens: ``settings.toml``, and the secrets.
 
-    ``sources`` are the secrets that URLs of data sets name.
+    ``sources`` are the secrets that URLs of data sets name; each may be sent to its
+    ``source_hosts``.
     """
 
     address: str = ""
@@ -48,6 +51,7 @@ class OutsideSettings:
     smtp_password: str = field(default="", repr=False)
     webhook_key: str = field(default="", repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    source_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, home: Path) -> OutsideSettings:
@@ -56,7 +60,7 @@ class OutsideSettings:
         if hidden.exists():
             require_private(hidden, "secrets.toml")
         kept = _toml(hidden)
-        known = {"address", *_TABLES}
+        known = {"address", "sources", *_TABLES}
         for name in given:
             if name not in known:
                 raise InvalidInput("settings.toml", name, "give " + ", ".join(sorted(known)))
@@ -72,7 +76,8 @@ class OutsideSettings:
             for name in names
         }
         sources = {str(name): str(text) for name, text in kept.get("sources", {}).items()}
-        settings = cls(address, **tables, **texts, sources=sources)
+        hosts = _hosts(given.get("sources", {}))
+        settings = cls(address, **tables, **texts, sources=sources, source_hosts=hosts)
         settings._check()
         return settings
 
@@ -100,6 +105,22 @@ def _toml(path: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):  # the message may quote a secret
         raise InvalidInput(path.name, "the file", "give TOML") from None
+
+
+def _hosts(given: Any) -> dict[str, tuple[str, ...]]:
+    """The hosts of each secret of a source: ``VISITS = ["db.example", "db.example:5433"]``."""
+    hosts = {}
+    for name, listed in given.items() if isinstance(given, dict) else [("sources", None)]:
+        if not isinstance(listed, list) or not all(_is_host(host) for host in listed):
+            valid = 'give lists of hosts: VISITS = ["db.example", "db.example:5433"]'
+            raise InvalidInput("settings.toml", f"sources.{name}", valid)
+        hosts[str(name)] = tuple(host.lower() for host in listed)
+    return hosts
+
+
+def _is_host(host: Any) -> bool:
+    """Whether a text is the name or the address of one host, perhaps with a port."""
+    return isinstance(host, str) and _HOST.fullmatch(host) is not None
 
 
 def _table(name: str, given: Any) -> dict[str, Any]:

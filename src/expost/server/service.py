@@ -32,6 +32,7 @@ from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets, keep_secrets, public_facts
+from expost.server.jobs.error_questions import ERRORS, check_model, open_model, subgroups
 from expost.server.jobs.ledgers import Ledgers, nothing_of
 from expost.server.jobs.price_pool import PricePool
 from expost.server.jobs.prices import (
@@ -104,15 +105,17 @@ class Service(Administration):
         self._people = People(self.store)
         self.by_token = self._people.by_token
         self.outside = OutsideSettings.read(settings.home)
-        keep_secrets(self.outside.sources)
+        secrets_of_sources = self.outside.sources, self.outside.source_hosts
+        keep_secrets(*secrets_of_sources)
         self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
         self.notices = Notices(self.outside, self.store, self._people)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
         self._datasets = Datasets(self.store)
         self._queue = Queue(self.store)
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
+        self._ledgers.require_reserved(self._queue.reserved(1))
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        begin = partial(keep_secrets, self.outside.sources)
+        begin = partial(keep_secrets, *secrets_of_sources)
         self.prices = PricePool(settings.pricers, begin=begin, store=self.store)
         self._ready: tuple[float, list[str]] = (-math.inf, [])
         self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
@@ -175,6 +178,7 @@ class Service(Administration):
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
         facts = self._open_to(person, str(asked.get("dataset")))
+        self._check_release(person, facts, asked)
         terms = self._terms_of(facts["budget"])
         priced = self.prices.compute(person.name, price_shown, facts, asked, terms, shared=True)
         question: dict[str, Any] = priced["question"]
@@ -185,7 +189,7 @@ class Service(Administration):
         charges = Charges.from_dict(priced["charges"])
         state = self._ledgers.worst(facts["budget"], person.name, charges)
         told = {"question": shown | {"groups": groups}, "plan": priced["plan"]}
-        before = self._queue.answered(person.name, facts, stored_question(question))
+        before = self._queue.answered(person.name, facts, question)
         again = None if before is None else self._answer(before)
         kept = again and {name: again[name] for name in ("id", "published", "charge")}
         waits = _needs_approval(facts, price)
@@ -207,6 +211,21 @@ class Service(Administration):
             shared=True,
         )
         return planned
+
+    def _check_release(
+        self, person: Person, facts: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> None:
+        """Refuse errors of what is no model of this data set that the person may see."""
+        if asked.get("kind") != ERRORS:
+            return
+        row = self._visible(person, str(asked.get("release")))
+        model = self._queue.model(row["id"]) if row["dataset"] == facts["name"] else None
+        if model is None or row["state"] not in (states.DONE, states.MISSED):
+            valid = "give the id of a release of this data set that has a model"
+            raise InvalidInput("release", row["id"], valid)
+        for column in asked.get("by") or ():
+            if column in subgroups(facts):  # others are refused with the price
+                check_model(open_model(model), facts, column)
 
     def _priced(
         self, person: Person, facts: Mapping[str, Any], asked: Mapping[str, Any]
@@ -234,6 +253,7 @@ class Service(Administration):
         if known is not None:
             return self._again(known, digest)
         facts = self._open_to(person, str(asked.get("dataset")))
+        self._check_release(person, facts, asked)
         priced = self._priced(person, facts, asked)
         question = priced.question
         waits = _needs_approval(facts, priced.price)
@@ -464,6 +484,9 @@ class Service(Administration):
         if row["state"] not in (states.DONE, states.MISSED):
             raise NotFound("there is no answer", "id", "look at the status of the request")
         view = request_view(row, self.settings.tick)
+        if row["kind"] == "tune":  # where its errors by subgroup are, if they were asked for
+            asker = person.name if person.role == ANALYST else None
+            view["errors"] = self._queue.errors_of(identity, asker)
         return {"request": view, **json.loads(row["result"])}
 
     @action

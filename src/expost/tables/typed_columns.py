@@ -11,14 +11,19 @@ the column is refused before anything is charged.
 
 Groups are told apart byte by byte, whatever collation a database column has (else the name under
 which "Ann" and "ann" are counted together would be that of whichever row comes first).
-Tests: ``tests/analytics/test_sources.py``, ``test_sums.py``, ``test_typed_keys.py``.
+Tests: ``tests/analytics/test_sources.py``, ``test_sums.py``, ``test_typed_keys.py``,
+``test_written_queries.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
@@ -46,6 +51,12 @@ _SIGN = re.compile(r">=|<=|!=|==|=|>|<")
 _BETWEEN = re.compile(
     r"\b(?:or|and)\b|[|&;,]", re.IGNORECASE
 )  # two conditions, if they were allowed
+_TABLE, _SALT = f"t{secrets.token_hex(16)}", secrets.token_hex(16)
+_DRAWN_NAMES = ("ibis_read_", "expost_rows_")
+_DRAWN_SALT = 32  # hexadecimal digits
+_MOST_KEPT, _LONGEST = 512, 100_000
+_WRITTEN: OrderedDict[Hashable, str] = OrderedDict()
+_LOCK = threading.Lock()
 
 
 def ibis_module() -> Any:
@@ -108,6 +119,73 @@ def check_compiles(expression: Any) -> None:
         raise InvalidInput(
             "source", "the table", f"the query cannot be written for it: {type(error).__name__}"
         ) from None
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """A query of a table, in SQL that was written before if an equal one was run.
+
+    Ibis takes longer to write a query than DuckDB to run it. ``asked`` and the types of the table,
+    all of it public, determine the query but for the salt. Its text is kept with marks in the
+    places of the table's name and of the salt: both are drawn at random, so they occur nowhere
+    else, and the salt of no run is kept. Tables of databases have names that could occur elsewhere,
+    so their queries are written each time.
+    """
+
+    table: Any
+    asked: Hashable
+    salt: str
+    write: Callable[[], Any]
+
+    def check(self) -> None:
+        """Refuse a query that the engine's dialect cannot express, unless an equal one was not."""
+        key = self._key()
+        if key is None or _kept((key, "checked")) is None:
+            check_compiles(self.write())
+            if key is not None:
+                _keep((key, "checked"), "")
+
+    def to_pyarrow(self) -> Any:
+        """Run the query, as an Ibis expression does; it is written if no equal one was."""
+        key = self._key()
+        if key is None or len(self.salt) != _DRAWN_SALT:
+            return self.write().to_pyarrow()
+        text, name = _kept(key), self.table.get_name()
+        connection = ibis_module().get_backend(self.table)
+        if text is None:
+            written = str(connection.compile(self.write()))
+            text = written.replace(name, _TABLE).replace(self.salt, _SALT)
+            _keep(key, text)
+        own = text.replace(_TABLE, name).replace(_SALT, self.salt)
+        return connection.con.sql(own).to_arrow_table()
+
+    def _key(self) -> Hashable:
+        """What the query is known by; None for one that is written each time."""
+        from ibis.expr import operations
+
+        table = self.table.op()
+        if not isinstance(table, operations.DatabaseTable):
+            return None
+        drawn = table.name.startswith(_DRAWN_NAMES)
+        if not drawn or ibis_module().get_backend(self.table).name != "duckdb":
+            return None
+        return tuple(table.schema.items()), table.namespace, self.asked
+
+
+def _kept(key: Hashable) -> str | None:
+    with _LOCK:
+        text = _WRITTEN.get(key)
+        if text is not None:
+            _WRITTEN.move_to_end(key)
+        return text
+
+
+def _keep(key: Hashable, text: str) -> None:
+    with _LOCK:
+        if len(text) <= _LONGEST:
+            _WRITTEN[key] = text
+        while len(_WRITTEN) > _MOST_KEPT:
+            _WRITTEN.popitem(last=False)
 
 
 def engine_of(table: Any) -> str:
@@ -300,14 +378,16 @@ def _with_encoding(value: Any, encoding: Any) -> Any:
 def finite_column(column: Any, engine: str, option: str) -> Any:
     """Return a column as float64, NULL where it is no finite number; never fails on a row.
 
-    Numbers above 1e300 in size count as infinite. Engines sort NaN above every number.
+    Numbers above 1e300 in size count as infinite. Engines sort NaN above every number. A truth
+    value is 1 or 0, also as text: one gap turns such a column of pandas into text.
     """
     ibis = ibis_module()
     kind = column.type()
     if kind.is_boolean():
         column = column.cast("int8")
     elif kind.is_string() and engine == "duckdb":
-        column = column.try_cast("float64")
+        truth = truth_column(column).cast("int8").cast("float64")
+        column = ibis.coalesce(column.try_cast("float64"), truth)
     elif kind.is_decimal() and engine == "postgres":
         column = _within_floats(column)
     elif not kind.is_numeric():
@@ -316,6 +396,13 @@ def finite_column(column: Any, engine: str, option: str) -> Any:
         )
     value = column.cast("float64")
     return (value.abs() <= float(_LARGEST)).ifelse(value, ibis.null("float64"))
+
+
+def truth_column(text: Any) -> Any:
+    """Return a column of text as truth values, NULL where it is neither "true" nor "false"."""
+    ibis, folded = ibis_module(), text.lower()
+    known = folded.isin(["true", "false"])
+    return known.ifelse(folded == "true", ibis.null("boolean"))
 
 
 def _within_floats(column: Any) -> Any:

@@ -329,11 +329,10 @@ class FleetRun:
         planned: Sequence[TrainingPlan],
     ) -> list[Trained] | None:
         """Train with the native kernel, or return None if it does not support a layer."""
-        import torch
-
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
         from expost.training._native.network import Network
+        from expost.training._torch.module_state import seed_model
         from expost.training._torch.plain_chain import UnsupportedChain
         from expost.training.configuration import LOSSES
 
@@ -344,7 +343,7 @@ class FleetRun:
         dtype = np.float64 if network.double else np.float32
         sources, kind, first = streams(self.sources), LOSSES.index(loss), []
         for seed in self._seeds():
-            torch.manual_seed(seed % 2**63)
+            seed_model(seed)
             first.append(network.flat(factory()))
         with np.errstate(over="ignore"):  # a row that overflows has no finite norm: it adds nothing
             flat_rows = network.rows(rows).astype(dtype, copy=False)

@@ -61,7 +61,7 @@ class Body(BaseModel):
 
 
 _TYPES: dict[str, Any] = {
-    "kind": Literal["count", "sum", "mean", "quantile", "query", "tune"],
+    "kind": Literal["count", "sum", "mean", "quantile", "query", "tune", "errors"],
     "column": Word,
     "by": list[Word],
     "where": list[Text],
@@ -84,7 +84,7 @@ def _fields() -> dict[str, Any]:
 
 
 class Question(create_model("Question", __base__=Body, **_fields())):  # type: ignore[misc]
-    """A question about a table: what is asked, without what the owner of the data set states."""
+    """What is asked, without what the owner of the data set states."""
 
     dataset: Name
     size: Count | None = None
@@ -92,6 +92,8 @@ class Question(create_model("Question", __base__=Body, **_fields())):  # type: i
     at: Annotated[list[Share], Field(min_length=1, max_length=99)] | None = None
     within_rank: Annotated[float, Field(ge=1e-6, lt=0.5)] | None = None
     sql: Annotated[str, StringConstraints(min_length=1, max_length=20_000), _Stored] | None = None
+    # errors of a model by subgroup: the request that released it
+    release: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")] | None = None
     # tuning: the tables of a job, checked by expost.tuning
     model: Annotated[Table, WithJsonSchema(table_schema("model"))] | None = None
     search: Annotated[Table, WithJsonSchema(table_schema("search"))] | None = None

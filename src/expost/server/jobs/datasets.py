@@ -13,7 +13,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -31,7 +32,7 @@ from expost.server.problems import Conflict, NotFound
 from expost.tables.sources import open_source
 from expost.tuning.request.settings import DataSettings
 from expost.tuning.request.tune_request import TuneRequest
-from expost.tuning.rows.job_tables import head_and_places, head_as_dict
+from expost.tuning.rows.job_tables import files_of, head_and_places, head_as_dict, read_head
 
 TABLE, ROWS = "table", "rows"
 MOST_KEYS = 100_000
@@ -43,21 +44,41 @@ _HIDDEN = ("source", "table", "delimiter", "data", "head", "places", "askers", "
 
 
 _SECRETS: dict[str, str] = {}
+_HOSTS: dict[str, Sequence[str]] = {}
 _NAMED = re.compile(r"\$\{([A-Za-z0-9_]{1,64})\}")
 _PASSWORD = "password"
 _SECRET_KEYS = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
+# A URL in which all programs see the same host, and that names no other host.
+_PLAIN_URL = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^/?#@\[\]\\]*@(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])"
+    r"(?P<port>:[0-9]{1,5})?(/[^?#\\@]*)?(\?(?P<query>[^#\\@]*))?"
+)
+_PLAIN_KEYS = (
+    "sslmode",
+    "sslrootcert",
+    "connect_timeout",
+    "schema",
+    "charset",
+    "warehouse",
+    "role",
+)
 
 
-def keep_secrets(secrets: Mapping[str, str]) -> None:
-    """Keep the passwords of a secrets file, which URLs of sources name, for this process."""
+def keep_secrets(secrets: Mapping[str, str], hosts: Mapping[str, Sequence[str]]) -> None:
+    """Keep the passwords of sources for this process, and the hosts that each may be sent to."""
     _SECRETS.update(secrets)
+    _HOSTS.update(hosts)
 
 
 def source_with_secrets(source: str) -> str:
     """Return a source as it is opened: each ${NAME} is a secret of the file or the environment.
 
-    Only EXPOST_SOURCE_NAME is looked up there, so that no other secret can be sent anywhere.
+    Only EXPOST_SOURCE_NAME is looked up there, so that no other secret can be sent anywhere. A
+    secret is sent to hosts that the settings list for it: owners write URLs, administrators files.
     """
+    named = _NAMED.findall(source) if is_database(source) else []
+    for name in named:
+        _check_host(name, source)
 
     def secret(match: re.Match[str]) -> str:
         name = match[1]
@@ -67,7 +88,20 @@ def source_with_secrets(source: str) -> str:
             raise InvalidInput("source", match[0], valid)
         return quote(text, safe="")
 
-    return _NAMED.sub(secret, source) if is_database(source) else source
+    return _NAMED.sub(secret, source) if named else source
+
+
+def _check_host(name: str, source: str) -> None:
+    """Refuse to send a secret to a host that is not listed for it; no host is quoted."""
+    plain = _PLAIN_URL.fullmatch(_NAMED.sub("secret-by-name", source))
+    keys = parse_qsl(plain["query"] or "", keep_blank_values=True) if plain else []
+    if plain is None or any(key not in _PLAIN_KEYS for key, _ in keys):
+        valid = "write scheme://user:${NAME}@host/database, with one host; of options, these: "
+        raise InvalidInput("source", f"${{{name}}}", valid + ", ".join(_PLAIN_KEYS))
+    host = plain["host"].lower()
+    if not {host, f"{host}{plain['port'] or ''}"} & {*_HOSTS.get(name, ())}:
+        valid = f"the administrator lists the hosts of {name} under [sources] in settings.toml"
+        raise InvalidInput("source", f"${{{name}}}, for this host", valid)
 
 
 def _check_source(source: str) -> None:
@@ -80,6 +114,9 @@ def _check_source(source: str) -> None:
     if any(text not in ("", "secret-by-name") for text in hidden):
         valid = "write ${NAME} for the password, and set EXPOST_SOURCE_NAME or secrets.toml"
         raise InvalidInput("source", "a password in the URL", valid)
+
+
+_NAMED_SET = sql.select(datasets).where(datasets.c.name == sql.bindparam("name"))
 
 
 class Datasets:
@@ -99,7 +136,7 @@ class Datasets:
         self, name: str, *, retired: bool = False, version: int | None = None
     ) -> dict[str, Any]:
         """Return a data set with its source: as it is now, or as it was when it was asked about."""
-        row = self._store.row(sql.select(datasets).where(datasets.c.name == name))
+        row = self._store.row(_NAMED_SET, name=name)
         if row is None or (row["retired"] and not retired):
             raise NotFound("there is no such data set", "dataset")
         document = _facts(row["document"])
@@ -228,10 +265,7 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         missing = "user" if facts.get("source") else "source"
         raise InvalidInput(missing, None, "a table needs its source and the column of the person")
     _check_source(str(facts["source"]))
-    groups = {
-        str(column): None if keys is None else _keys(column, keys)
-        for column, keys in (facts.get("groups") or {}).items()
-    }
+    groups = _groups(facts)
     values = {str(column): _bounds(column, b) for column, b in (facts.get("values") or {}).items()}
     filters = [str(column) for column in facts.get("filters") or ()]
     used = list(dict.fromkeys([str(user), *groups, *values, *filters]))
@@ -272,10 +306,14 @@ def _rows_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if not ("path" in data or "name" in data):
         raise InvalidInput("source", None, "rows need a file, or the name of a built-in data set")
     shown = {key: value for key, value in data.items() if key not in ("path", "public_test")}
+    groups = _groups(facts)
+    if groups:
+        check_columns("groups", data, tuple(groups))
     return {
         "data": data,
         **({} if "name" in data else head_of(data)),  # a built-in data set is public
         "tuning": shown,
+        "groups": groups,
         "delta": _delta(facts.get("delta")),
         "largest_epsilon": _positive(facts.get("largest_epsilon"), "largest_epsilon"),
     }
@@ -298,6 +336,26 @@ def head_of(data: Mapping[str, Any]) -> dict[str, Any]:
     source = request.name or Path(str(request.path))
     head, places = head_and_places(source, settings)
     return {"head": head_as_dict(head), "places": request.rows or places}
+
+
+def file_of_rows(data: Mapping[str, Any]) -> tuple[Path, DataSettings]:
+    """Return the file of rows, and how it is read: its target, persons and delimiter."""
+    request = TuneRequest.read({"data": dict(data)})
+    only = {name: getattr(request, name) for name in ("target", "user", "delimiter")}
+    return Path(str(request.path)), DataSettings(**only)
+
+
+def check_columns(field: str, data: Mapping[str, Any], columns: tuple[str, ...]) -> None:
+    """Refuse columns that a file of rows does not have, from its header."""
+    if "name" in data or str(data["path"]).endswith(".npz"):
+        raise InvalidInput(field, columns[0], "errors by subgroup need a file with named columns")
+    path, settings = file_of_rows(data)
+    apart = {settings.target, settings.user} & {*columns}
+    if apart:
+        raise InvalidInput(field, min(map(str, apart)), "it is the target, or tells persons apart")
+    if not files_of(path):
+        raise InvalidInput("source", path.name, "there is no such file")
+    read_head(path, replace(settings, features=tuple(dict.fromkeys(columns))))
 
 
 def _public_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,6 +416,14 @@ def _kind(kind: Any) -> str:
     return "number" if kind.is_numeric() else "text"
 
 
+def _groups(facts: Mapping[str, Any]) -> dict[str, list[str] | None]:
+    """The columns of groups, each with its public keys or None."""
+    return {
+        str(column): None if keys is None else _keys(column, keys)
+        for column, keys in (facts.get("groups") or {}).items()
+    }
+
+
 def _keys(column: object, keys: Any) -> list[str]:
     if not isinstance(keys, (list, tuple)) or not keys or len(keys) > MOST_KEYS:
         raise InvalidInput("groups", column, f"list 1 to {MOST_KEYS} public keys, or null")
@@ -402,6 +468,13 @@ def _threshold(value: Any) -> float | None:
     if value is not None and not 0 <= float(value) < math.inf:
         raise InvalidInput("approval_above", value, "give an ε, or 0 for every question")
     return None if value is None else float(value)
+
+
+def require_delta(facts: Mapping[str, Any], given: float | None, field: str) -> None:
+    """Refuse a δ above the owner's: the ε of a price is at that δ, and a larger one buys more."""
+    most = facts.get("delta")
+    if given is not None and most is not None and given > most:
+        raise InvalidInput(field, given, f"the owner allows at most {most:g}")
 
 
 def _delta(value: Any) -> float | None:

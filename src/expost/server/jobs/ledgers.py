@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from fractions import Fraction
@@ -33,6 +32,11 @@ from expost.server.problems import Conflict, NotFound
 from expost.server.server_settings import ServerSettings
 
 Result = TypeVar("Result")
+_OLDER = (
+    "the ledger lacks charges that the server's tables know: it is older than they are, or another "
+    "one. Put the newest ledger back; without one, restore a backup into a new folder "
+    "(expost server restore --charged-since unknown)"
+)
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
@@ -79,6 +83,12 @@ class Ledgers:
                         if "there is no ledger" not in str(error):
                             raise
         return self._ledger
+
+    def require_reserved(self, identities: Sequence[str]) -> None:
+        """Refuse a ledger without reservations that the tables know: it would be overspent."""
+        ledger = self.find()
+        if any(ledger is None or ledger.reservation(identity) is None for identity in identities):
+            raise LedgerError(_OLDER)
 
     @property
     def ledger(self) -> Ledger:
@@ -134,14 +144,7 @@ class Ledgers:
 
     def filters(self, budget: str, analyst: str) -> list[Filter]:
         """Return the state of a budget and of the analyst's cap in it, if there is one."""
-
-        def read(hidden: list[str]) -> list[Filter]:
-            filters = [self.ledger.standing(budget, without=hidden).filter]
-            with suppress(InvalidInput):  # there is no cap
-                filters.append(self.ledger.standing(budget, analyst, without=hidden).filter)
-            return filters
-
-        return self.shown(read)
+        return self.shown(lambda hidden: self.ledger.filters(budget, analyst, without=hidden))
 
     def refusal(self, error: BudgetRefused, budget: str, analyst: str) -> dict[str, Any]:
         """Return what people see of a refusal: the amounts that are shown elsewhere, too."""
@@ -262,10 +265,11 @@ class Ledgers:
 
         return self.shown(read)
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the ledger; empty if it is sound."""
+    def problems(self, identities: Sequence[str]) -> list[str]:
+        """Return what is wrong with the ledger, which has reservations of these requests."""
         ledger = self.find()
-        return [] if ledger is None else ledger.verify()
+        older = bool({*identities} - {*({} if ledger is None else ledger.statuses())})
+        return [*([] if ledger is None else ledger.verify()), *([_OLDER] if older else [])]
 
 
 def find_reservation(

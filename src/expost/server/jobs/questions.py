@@ -27,7 +27,20 @@ from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import QueryRun, price_query, run_query
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
-from expost.server.jobs.datasets import TABLE, dataset_keys, source_with_secrets
+from expost.server.jobs.datasets import (
+    ROWS,
+    TABLE,
+    dataset_keys,
+    require_delta,
+    source_with_secrets,
+)
+from expost.server.jobs.error_questions import (
+    ERRORS,
+    CheckedErrors,
+    checked_errors,
+    errors_as_mean,
+    question_as_mean,
+)
 from expost.server.jobs.sql_questions import (
     build_quantile,
     build_query,
@@ -40,7 +53,7 @@ from expost.server.jobs.sql_questions import (
 from expost.tables.typed_columns import split_condition
 
 KINDS = ("count", "sum", "mean", "quantile", "query")
-Checked = CheckedCount | CheckedQuantile | CheckedQuery
+Checked = CheckedCount | CheckedQuantile | CheckedQuery | CheckedErrors
 _ASKED = [name for name, (_, setting) in request_settings(CountRequest).items() if setting.analysts]
 
 
@@ -49,13 +62,17 @@ def read_question(
 ) -> dict[str, Any]:
     """Check a question against the facts of its data set and fill in what it leaves open."""
     kind = asked.get("kind")
+    if kind == ERRORS and facts["kind"] == ROWS:
+        table, mean = errors_as_mean(facts, asked, budget_kind)
+        named = {"kind": ERRORS, "release": asked.get("release")}
+        return read_question(table, mean, budget_kind) | named
     if kind not in KINDS or facts["kind"] != TABLE:
-        allowed = KINDS if facts["kind"] == TABLE else ("tune",)
+        allowed = KINDS if facts["kind"] == TABLE else ("tune", ERRORS)
         raise InvalidInput("kind", kind, "this data set answers " + ", ".join(allowed))
     if kind == "query":
         question = read_query(facts, asked) | {"delta": _delta(facts, asked, budget_kind)}
         return _with_epsilon(facts, question)
-    for name in ("sql", *(("at", "within_rank") if kind != "quantile" else ())):
+    for name in ("sql", "release", *(("at", "within_rank") if kind != "quantile" else ())):
         if asked.get(name) is not None:
             raise InvalidInput(name, asked[name], f"it does not belong to a {kind}")
     by, where = list(asked.get("by") or ()), list(asked.get("where") or ())
@@ -152,9 +169,21 @@ def request_of_question(facts: Mapping[str, Any], question: Mapping[str, Any]) -
 
 
 def build_request(
-    facts: Mapping[str, Any], question: Mapping[str, Any], *, open_source: bool
+    facts: Mapping[str, Any],
+    question: Mapping[str, Any],
+    *,
+    open_source: bool,
+    model: bytes | None = None,
 ) -> Checked:
-    """Return the checked request of a question; the source is opened or not, and no row is read."""
+    """Return the checked request of a question; the source is opened or not, and no row is read.
+
+    ``model`` is the released model whose errors are asked for, if it is to run.
+    """
+    if question["kind"] == ERRORS:
+        if open_source and model is None:
+            raise InvalidInput("release", question["release"], "the model is not here any more")
+        mean = request_of_question(*question_as_mean(facts, question))
+        return checked_errors(facts, question, mean, model)
     if question["kind"] == "query":
         return build_query(facts, question, open_source=open_source)
     if question["kind"] == "quantile":
@@ -178,6 +207,8 @@ def price_checked(checked: Checked, budget_kind: str) -> CountPrice:
         return price_query(checked, budget_kind)
     if isinstance(checked, CheckedQuantile):
         return price_quantile(checked, budget_kind)
+    if isinstance(checked, CheckedErrors):
+        return price_request(checked.mean, budget_kind)
     return price_request(checked, budget_kind)
 
 
@@ -189,11 +220,15 @@ def run_checked(
         return run_query(QueryRun(checked, randomness), priced, evidence)
     if isinstance(checked, CheckedQuantile):
         return run_quantile(checked, priced, randomness, evidence, QuantileProgress())
+    if isinstance(checked, CheckedErrors):
+        return run_request(checked.measured(), priced.charges, randomness, evidence)
     return run_request(checked, priced.charges, randomness, evidence)
 
 
 def plan_question(facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plan of a question: what groups of some sizes cost, and how many fit."""
+    if question["kind"] == ERRORS:
+        return plan_question(*question_as_mean(facts, question))
     if question["kind"] in _PLANS:
         return _PLANS[question["kind"]](facts, question, ())
     sizes = tuple(sorted({*SIZES, int(question["size"])}))
@@ -250,6 +285,7 @@ def _delta(facts: Mapping[str, Any], asked: Mapping[str, Any], kind: str) -> flo
         if given is not None:
             raise InvalidInput("delta", given, "the budget is pure: leave δ out")
         return None
+    require_delta(facts, given, "delta")
     chosen = given if given is not None else facts.get("delta")
     if chosen is None and kind in ("zcdp", "renyi"):
         raise InvalidInput("delta", None, "the budget needs a δ")

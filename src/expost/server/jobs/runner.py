@@ -38,6 +38,7 @@ from expost.files import lock_file
 from expost.randomness.source import require_protection
 from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets
+from expost.server.jobs.error_questions import ERRORS
 from expost.server.jobs.ledgers import Ledgers, find_reservation, nothing_of
 from expost.server.jobs.states import Queue, last_tick, next_tick
 from expost.server.server_settings import ServerSettings
@@ -169,7 +170,10 @@ class Runner:
         self._queue.record(identity, self.name, states.ABANDON, None, failure=failure)
 
     def _count(self, row: Mapping[str, Any]) -> None:
-        """Run a count, a sum or a mean under its reservation; publishing settles it."""
+        """Run a question about a table, or errors of a model, under its reservation.
+
+        Publishing settles it.
+        """
         facts, ledger = self._facts(row), self._ledgers.ledger
         reservation = find_reservation(ledger, row["id"], row["secret"], row["reserved"])
         if reservation is None:
@@ -179,7 +183,9 @@ class Runner:
             self._queue.mark(row["id"], [states.RUNNING], failure=_ANSWERED, **ended)
             return
         try:
-            request = questions.build_request(facts, json.loads(row["question"]), open_source=True)
+            question = json.loads(row["question"])
+            model = self._queue.model(question["release"]) if row["kind"] == ERRORS else None
+            request = questions.build_request(facts, question, open_source=True, model=model)
         except Exception as error:
             log.error(
                 "request %s: the source cannot be opened (%s)", row["id"], type(error).__name__
@@ -187,7 +193,8 @@ class Runner:
             if row["tries"] + 1 < MOST_TRIES:
                 self._queue.release(row["id"], self.name, 0.1 * 4 ** (row["tries"] + 1))
                 return
-            seen = opening_reads_rows(str(facts["source"]))  # then a row may be the cause
+            # Then a row may be the cause. Of rows to tune on, a file, the header is read.
+            seen = row["kind"] != ERRORS and opening_reads_rows(str(facts["source"]))
             outcome = states.ABANDON if seen else nothing_of(reservation.charges)
             failure = f"the source cannot be opened ({type(error).__name__})"
             self._queue.record(row["id"], self.name, outcome, None, failure=failure)

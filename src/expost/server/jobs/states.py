@@ -26,11 +26,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sql
 
+from expost.analytics.sql_parser import normal_form, parse_question
 from expost.errors import InvalidInput
+from expost.files import canonical
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, approvals, attempts, models, requests
 
@@ -48,6 +51,33 @@ _DECISION = ("expires", "approved", "by", "reason", "decided")
 _WHOLE = [*requests.c, *(approvals.c[name].label(f"approval_{name}") for name in _DECISION)]
 _NEW |= dict.fromkeys(f"approval_{name}" for name in _DECISION)
 _JOINED = requests.outerjoin(approvals, approvals.c.request == requests.c.id)
+_MOST_COMPARED = 50  # newest queries of a person that may be the same in another spelling
+# Queries of every call, built once.
+_EACH = sql.select(*_WHOLE).select_from(_JOINED)
+_BY_ID = _EACH.where(requests.c.id == sql.bindparam("identity"))
+_BY_KEY = _EACH.where(*(requests.c[name] == sql.bindparam(name) for name in ("person", "key")))
+_OWN_ANSWERS = (
+    sql.select(requests)
+    .where(
+        *(requests.c[name] == sql.bindparam(name) for name in ("person", "dataset", "version")),
+        requests.c.state.in_((DONE, MISSED)),
+    )
+    .order_by(requests.c.created.desc())
+)
+_ANSWERED = _OWN_ANSWERS.where(requests.c.question == sql.bindparam("question")).limit(1)
+_ANSWERED_QUERIES = (
+    _OWN_ANSWERS.where(requests.c.kind == "query")
+    .with_only_columns(requests.c.id, requests.c.question)
+    .limit(_MOST_COMPARED)
+)
+_QUESTION = sql.select(requests.c.question).where(requests.c.id == sql.bindparam("identity"))
+_LONG_QUESTION, _MOST_SMALL = 4000, 10_000  # characters; questions
+_RUNNING = (
+    sql.select(attempts.c.reservation)
+    .join(requests, requests.c.id == attempts.c.request)
+    .where(requests.c.state.not_in(FINAL))
+    .order_by(attempts.c.reservation)
+)
 _FUTURE = 60.0  # seconds: a time that is later than any that was set here means another clock
 _UNLUCKY = 3  # deaths of workers after which a request waits until others have run
 
@@ -62,6 +92,7 @@ class Queue:
 
     def __init__(self, store: ServerDatabase) -> None:
         self._store = store
+        self._small: dict[str, str] = {}
 
     def tidy(self) -> None:
         """Let the database do what needs no request to wait for it."""
@@ -69,13 +100,11 @@ class Queue:
 
     def get(self, identity: str) -> dict[str, Any] | None:
         """Return a request, or None."""
-        query = sql.select(*_WHOLE).select_from(_JOINED)
-        return self._store.row(query.where(requests.c.id == identity))
+        return self._store.row(_BY_ID, identity=identity)
 
     def by_key(self, person: str, key: str) -> dict[str, Any] | None:
         """Return the request that a person asked under a key, or None."""
-        query = sql.select(*_WHOLE).select_from(_JOINED)
-        return self._store.row(query.where(requests.c.person == person, requests.c.key == key))
+        return self._store.row(_BY_KEY, person=person, key=key)
 
     def insert(self, row: Mapping[str, Any], expires: float | None = None) -> dict[str, Any]:
         """Record a request; a second one with the same person and key returns the first.
@@ -139,21 +168,22 @@ class Queue:
         return len(self._store.rows(sql.select(requests.c.id).where(*mine)))
 
     def answered(
-        self, person: str, facts: Mapping[str, Any], question: str
+        self, person: str, facts: Mapping[str, Any], question: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return a person's newest answer to this very question about the same facts, or None."""
-        return self._store.row(
-            sql.select(requests)
-            .where(
-                requests.c.person == person,
-                requests.c.dataset == facts["name"],
-                requests.c.version == facts["version"],
-                requests.c.question == question,
-                requests.c.state.in_((DONE, MISSED)),
-            )
-            .order_by(requests.c.created.desc())
-            .limit(1)
-        )
+        """Return a person's newest answer to this question about the same facts, or None.
+
+        A query is the same in another spelling.
+        """
+        named = {"dataset": facts["name"], "version": facts["version"]}
+        text = stored_question(question)
+        row = self._store.row(_ANSWERED, person=person, question=text, **named)
+        if row is not None or question["kind"] != "query":
+            return row
+        texts = self._store.rows(_ANSWERED_QUERIES, person=person, **named)
+        wanted = _meaning(text)
+        same = (one["id"] for one in texts if _meaning(one["question"]) == wanted)
+        identity = next(same, None)
+        return None if identity is None else self.get(identity)
 
     def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
         """Change a request if it is in one of the states ``before``; return whether it was."""
@@ -179,8 +209,12 @@ class Queue:
         )
         deaths = requests.c.deaths
         unlucky = sql.case((deaths > _UNLUCKY, deaths), else_=0)  # perhaps it ends its workers
+        names = ("id", "state", "tries", "deaths", "lease", "started")
         candidate = (
-            sql.select(requests).where(free, here).order_by(unlucky, requests.c.created).limit(8)
+            sql.select(*(requests.c[name] for name in names))
+            .where(free, here)
+            .order_by(unlucky, requests.c.created)
+            .limit(8)
         )
         for row in self._store.rows(candidate):
             taken = self._store.change(
@@ -202,8 +236,7 @@ class Queue:
                 )
             )
             if taken:
-                died = row["deaths"] + (row["state"] == RUNNING)
-                return row | {"worker": worker, "home": home, "deaths": died}
+                return self.get(row["id"])
         return None
 
     def _set_running(self, worker: str, /, **values: Any) -> None:
@@ -299,6 +332,12 @@ class Queue:
         )
         return self._store.rows(query)
 
+    def reserved(self, most: int | None = None) -> list[str]:
+        """Return the requests that have a reservation in the ledger, the newest one first."""
+        query = sql.select(requests.c.id).where(requests.c.reserved != "")
+        rows = self._store.rows(query.order_by(requests.c.reserved.desc()).limit(most))
+        return [row["id"] for row in rows]
+
     def listed(
         self,
         person: str | None,
@@ -311,7 +350,9 @@ class Queue:
         ``wanted`` has parts of what is shown: ``dataset``, ``status`` or ``text`` (in the purpose,
         the data set or the name of the person). Unfinished requests have no status to search for.
         """
-        shown = [column for column in _WHOLE if column.name not in ("result", "secret")]
+        shown = [column for column in _WHOLE if column.name not in ("result", "secret", "question")]
+        short = sql.func.length(requests.c.question) <= _LONG_QUESTION
+        shown.append(sql.case((short, requests.c.question), else_=None).label("question"))
         newest = (requests.c.created.desc(), requests.c.id)
         query = sql.select(*shown).select_from(_JOINED).order_by(*newest).limit(limit)
         if person is not None:
@@ -322,7 +363,21 @@ class Queue:
             moment, identity = before["created"], before["id"]
             same = sql.and_(requests.c.created == moment, requests.c.id > identity)
             query = query.where(sql.or_(requests.c.created < moment, same))
-        return self._store.rows(query)
+        rows = self._store.rows(query)
+        for row in rows:
+            row["question"] = row["question"] or self._without_keys(row["id"])
+        return rows
+
+    def _without_keys(self, identity: str) -> str:
+        """A long question without its keys. It never changes: it is read once."""
+        text = self._small.get(identity)
+        if text is None:
+            row = self._store.row(_QUESTION, identity=identity)
+            text = "{}" if row is None else stored_question(json.loads(row["question"]), small=True)
+            if len(self._small) >= _MOST_SMALL:
+                self._small.clear()
+            self._small[identity] = text
+        return text
 
     def note_attempt(self, identity: str, reservation: str) -> None:
         """Record that an attempt of a tuning job has this reservation."""
@@ -342,13 +397,18 @@ class Queue:
 
     def running_attempts(self) -> list[str]:
         """Return the reservations of tuning jobs whose end nobody has seen yet, sorted."""
-        query = (
-            sql.select(attempts.c.reservation)
-            .join(requests, requests.c.id == attempts.c.request)
-            .where(requests.c.state.not_in(FINAL))
-            .order_by(attempts.c.reservation)
+        return [row["reservation"] for row in self._store.rows(_RUNNING)]
+
+    def errors_of(self, identity: str, person: str | None) -> list[str]:
+        """Return the answered questions for the errors of a released model, newest first."""
+        named = requests.c.question.contains(f'"release": "{identity}"', autoescape=True)
+        query = sql.select(requests.c.id).where(
+            requests.c.kind == "errors", requests.c.state == DONE, named
         )
-        return [row["reservation"] for row in self._store.rows(query)]
+        if person is not None:
+            query = query.where(requests.c.person == person)
+        rows = self._store.rows(query.order_by(requests.c.created.desc(), requests.c.id))
+        return [row["id"] for row in rows]
 
     def model(self, identity: str) -> bytes | None:
         """Return the released model of a tuning job."""
@@ -438,6 +498,21 @@ def status_of(row: Mapping[str, Any], tick: float) -> str:
         begun = started is not None and not shown < started <= time.time() + _FUTURE
         return "running" if begun else "queued"
     return status
+
+
+def _meaning(stored: str) -> dict[str, Any]:
+    """A query with what its SELECT means in place of its text."""
+    question: dict[str, Any] = json.loads(stored)
+    return question | {"sql": _normal_text(question["sql"])}
+
+
+@lru_cache(maxsize=4096)
+def _normal_text(text: str) -> str:
+    """What a SELECT means, as a text; itself if this version does not answer it any more."""
+    try:
+        return canonical(normal_form(parse_question(text)))
+    except InvalidInput:
+        return text
 
 
 def stored_question(question: Mapping[str, Any], *, small: bool = False) -> str:

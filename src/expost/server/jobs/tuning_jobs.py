@@ -21,11 +21,17 @@ from expost.features.choice import function_names
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.selection.plan import plan_levels
-from expost.server.jobs.datasets import ROWS, head_of
+from expost.server.jobs.datasets import ROWS, head_of, require_delta
 from expost.tuning.job import tune
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
 from expost.tuning.plan.strategies import order_within, price_job
-from expost.tuning.request.defaults import default_levels, fill_goal, fill_model, fill_search
+from expost.tuning.request.defaults import (
+    default_delta,
+    default_levels,
+    fill_goal,
+    fill_model,
+    fill_search,
+)
 from expost.tuning.request.metrics import METRICS, REGRESSION_METRICS
 from expost.tuning.request.settings import AXES, read_settings
 from expost.tuning.request.settings import Settings as JobSettings
@@ -52,6 +58,7 @@ def read_job(
         raise InvalidInput("budget", "pure", "tuning needs an approx, a zcdp or a renyi budget")
     tables = {name: _present(asked.get(name) or {}) for name in _TABLES}
     given = tables["privacy"].get("max_epsilon")
+    _check_delta(facts, tables["privacy"].get("delta"), budget_kind)
     limited = tables["model"].get("training", "dp-sgd") != "dp-sgd" or not tables["search"]
     _fill(facts, tables)
     kind, metric = tables["model"]["kind"], tables["goal"].get("metric", "accuracy")
@@ -243,10 +250,19 @@ def result_of(certificate: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_delta(facts: Mapping[str, Any], given: Any, budget_kind: str) -> None:
+    """Refuse a δ that is no number of that size; by default in ρ, that of as many rows."""
+    if isinstance(given, (int, float)):
+        known = facts
+        if facts.get("delta") is None and budget_kind != "approx":
+            known = {"delta": default_delta(head_of_facts(facts)[1])}
+        require_delta(known, given, "privacy.delta")
+
+
 def _check_largest(facts: Mapping[str, Any], settings: JobSettings, given: Any) -> None:
     most = facts.get("largest_epsilon")
     for field, levels in _levels(settings, given).items():
-        if most is not None and max(levels) > most:
+        if most is not None and max(levels, default=0.0) > most:
             raise InvalidInput(field, max(levels), f"the owner allows levels up to {most:g}")
 
 

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from expost.errors import InvalidInput
 from expost.server.api import bodies
 from expost.server.api.access import Server, priced
+from expost.server.jobs.error_questions import ERRORS
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.rendering import (
     Form,
@@ -42,6 +43,7 @@ from expost.server.pages.rendering import (
 from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import ServerProblem, Unavailable
 from expost.server.service import Service
+from expost.tuning.model.subgroup_errors import PLUS_MINUS
 from expost.tuning.request.defaults import as_toml
 from expost.tuning.request.metrics import LOSSES
 from expost.tuning.request.tune_request import KEYS, MAX_EPSILON, parsed, tables_of
@@ -70,8 +72,9 @@ async def ask_page(request: Request, server: Server, me: Me, name: str) -> Respo
 
 def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Response:
     facts = server.dataset(me, name)
-    tuned = facts["kind"] == "rows"
+    tuned = facts["kind"] == "rows" and given.get("kind") != ERRORS
     fill = job_fields(facts, given) if tuned else question_fields(facts, given)
+    form = "ask_tune.html" if tuned else "ask_errors.html" if fill["release"] else "ask.html"
     price, problem, question = None, None, None
     if me.role in ALLOWED["price"]:
         try:
@@ -83,7 +86,7 @@ def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Res
         except (InvalidInput, ServerProblem) as error:
             problem = error
     return page(
-        "ask_tune.html" if tuned else "ask.html",
+        form,
         me,
         fields=form_fields(),
         advanced=tuned and any(fill[name] for name, key in FORM.items() if not key.first),
@@ -169,12 +172,14 @@ def copies_of(question: Mapping[str, Any]) -> list[tuple[str, str]]:
         call = f"server.tune({question['dataset']!r}, {given!r})"
     else:
         rest = {name: value for name, value in given.items() if name not in ("column", "sql")}
-        words = "".join(f", {name}={value!r}" for name, value in rest.items())
         first = question.get("sql") or question.get("column")
+        first = rest.pop("release", first)
         called = "" if first is None else f", {first!r}"
-        call = f"server.{kind}({question['dataset']!r}{called}{words})"
+        words = "".join(f", {name}={value!r}" for name, value in rest.items())
+        method = "subgroup_errors" if kind == ERRORS else kind
+        call = f"server.{method}({question['dataset']!r}{called}{words})"
     copies = [("curl", curl), ("Python", connected + call)]
-    if kind in ("query", "quantile"):  # the command asks a server for the other kinds only
+    if kind in ("query", "quantile", ERRORS):  # the command asks a server for the other kinds only
         return copies
     return [*copies, ("Command line", _command(question, given))]
 
@@ -184,7 +189,7 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     asked = f"expost --server SERVER {{}} {shlex.quote(question['dataset'])}"
     if question["kind"] == "tune":
         job = as_toml({name: dict(table) for name, table in given.items()}).strip()
-        return f"cat > job.toml <<'END'\n{job}\nEND\n{asked.format('tune')} job.toml"
+        return f"{_written('job.toml', job)}{asked.format('tune')} job.toml"
     words, first = [asked.format("count")], ""
     if question["kind"] != "count":
         words += [f"--{question['kind']}", shlex.quote(question["column"])]
@@ -194,7 +199,7 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
             lines = io.StringIO()
             parts = [key if isinstance(key, list) else [key] for key in value]
             csv.writer(lines, lineterminator="\n").writerows(parts)
-            first = f"cat > keys.txt <<'END'\n{lines.getvalue()}END\n"
+            first = _written("keys.txt", lines.getvalue().removesuffix("\n"))
             words += [option, "keys.txt"]
         elif value is True:
             words.append(option)
@@ -204,8 +209,18 @@ def _command(question: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     return first + " ".join(words)
 
 
+def _written(name: str, text: str) -> str:
+    """A command of a shell that writes a file; no line of the text ends it."""
+    end = "END"
+    while end in text.splitlines():
+        end += "D"
+    return f"cat > {name} <<'{end}'\n{text}\n{end}\n"
+
+
 def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
     """Return the fields of a question about a table: what was given, else defaults."""
+    if facts["kind"] == "rows":
+        return _error_fields(facts, given)
     kind = given.get("kind", "count")
     usual = {"mean": "absolute", "quantile": "rank"}.get(kind, "percent")
     unit = usual if kind == "quantile" else given.get("unit", usual)
@@ -230,7 +245,17 @@ def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
         "ranges": ranges,
         "at": given.get("at") or "0.25, 0.5, 0.75",
         "sql": given.get("sql", ""),
+        "release": "",
     }
+
+
+def _error_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
+    """The fields of a question for the errors of a model: what was given, else defaults."""
+    usual = {"error": f"{PLUS_MINUS:g}", "confidence": "90"}
+    names = ("release", "error", "confidence", "size", "keys")
+    fields: Fields = {name: given.get(name) or usual.get(name, "") for name in names}
+    known = [name for name, keys in (facts.get("groups") or {}).items() if keys is not None]
+    return fields | {"kind": ERRORS, "unit": "absolute", "by": given.getlist("by") or known[:1]}
 
 
 def error_ranges(facts: Mapping[str, Any], kind: str, column: str) -> dict[str, list[float]]:
@@ -251,6 +276,10 @@ def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     wanted = {"percent": {"within": error / 100}, "rank": {"within_rank": error / 100}}
     asked: dict[str, Any] = {"dataset": facts["name"], "kind": kind}
     asked |= wanted.get(fields["unit"], {"plus_minus": error})
+    if kind == ERRORS:
+        keys = {"keys": _keys(fields, 1)} if text(fields, "keys") else {}
+        named = {"release": fields["release"], "by": list(fields["by"])}
+        return asked | _details(fields) | named | keys
     if kind == "query":
         return asked | _details(fields) | {"sql": fields["sql"].replace("\r\n", "\n")}
     if kind == "quantile":
@@ -328,6 +357,13 @@ def fields_again(view: Mapping[str, Any]) -> dict[str, Any]:
             name: (asked.get(key.table) or {}).get(key.name or name) for name, key in FORM.items()
         }
         return {name: plain_text(value) for name, value in given.items() if value is not None}
+    if view["kind"] == ERRORS:
+        told = {name: str(asked[name]) for name in ("release", "size")}
+        told |= {
+            "confidence": f"{100 * asked['confidence']:g}",
+            "error": f"{asked['plus_minus']:g}",
+        }
+        return told | {"kind": ERRORS, "by": list(asked["by"])}
     percent, ranked = asked["within"] is not None, view["kind"] == "quantile"
     if ranked:
         given = {"at": ", ".join(map(str, asked["at"]))}

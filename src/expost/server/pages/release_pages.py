@@ -139,6 +139,10 @@ def _release(server: Any, me: Any, identity: str, checked: dict[str, Any] | None
     tuned = release["request"]["kind"] == "tune"
     result = release["result"]
     rows, ranked = "rows" in result, release["request"]["kind"] == "quantile"
+    try:
+        facts = server.dataset(me, release["request"]["dataset"]) if tuned else {}
+    except NotFound:  # retired, or not open to this person
+        facts = {}
     counted = not (tuned or rows or ranked)
     chart = amounts.intervals(result["answers"], result["unanswered"]) if counted else None
     return page(
@@ -146,6 +150,7 @@ def _release(server: Any, me: Any, identity: str, checked: dict[str, Any] | None
         me,
         request=release["request"],
         result=result,
+        subgroups=facts.get("groups"),
         report=report,
         sections={section["heading"]: section for section in report["sections"]},
         chart=chart,

@@ -102,6 +102,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "revoke_token": EVERYBODY,
 }
 
+# Queries of every call, built once.
+_TOKEN_OF = (
+    sql.select(tokens, people.c.role, people.c.disabled)
+    .join(people, people.c.name == tokens.c.person)
+    .where(tokens.c.id == sql.bindparam("identity"))
+)
+_GROUPS_OF = sql.select(profiles.c.groups).where(profiles.c.person == sql.bindparam("name"))
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Self = TypeVar("Self")
@@ -202,7 +210,7 @@ class People:
 
     def groups_of(self, name: str) -> set[str]:
         """Return the groups of a person."""
-        row = self._store.row(sql.select(profiles.c.groups).where(profiles.c.person == name))
+        row = self._store.row(_GROUPS_OF, name=name)
         return set() if row is None else set(json.loads(row["groups"]))
 
     def asks(self, person: Person) -> Callable[[Mapping[str, Any]], bool]:
@@ -359,11 +367,7 @@ class People:
             self.check_limit(address)
             raise NotSignedIn
         identity, secret = parts
-        row = self._store.row(
-            sql.select(tokens, people.c.role, people.c.disabled)
-            .join(people, people.c.name == tokens.c.person)
-            .where(tokens.c.id == identity)
-        )
+        row = self._store.row(_TOKEN_OF, identity=identity)
         if row is None:
             self.check_limit(address)
             raise NotSignedIn

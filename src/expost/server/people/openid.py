@@ -21,7 +21,7 @@ import sqlalchemy as sql
 
 from expost.errors import InvalidInput, MissingExtra
 from expost.server import audit_log
-from expost.server.database import ServerDatabase, people, profiles
+from expost.server.database import ServerDatabase, people, profiles, sessions, tokens
 from expost.server.people.accounts import (
     ANALYST,
     AUDITOR,
@@ -163,6 +163,9 @@ class OpenID:
         subject = f"{self._settings['issuer']} {claims['sub']}"
         groups = _groups(claims.get(self._settings["groups"]))
         role = self._role(groups)
+        if role is None:
+            self._store.write(lambda connection: _end_access(connection, subject, groups))
+            raise Denied("your groups give you no role here", "role", "ask an owner")
         given = str(claims.get("email") or "") if claims.get("email_verified") is True else ""
         mail = given if MAIL.fullmatch(given) else ""  # one address: mail would go to all of a list
         values = {"groups": json.dumps(groups, ensure_ascii=False), "mail": mail}
@@ -191,6 +194,9 @@ class OpenID:
 
     def _linked(self, connection: sql.Connection, claims: Mapping[str, Any], role: str) -> Any:
         """The person who signs in for the first time: a new one, or one with the same name."""
+        if self._settings["name"] == "email" and claims.get("email_verified") is not True:
+            valid = "let your organisation verify it"  # anybody may have typed it there
+            raise Denied("your address is not verified", "name", valid)
         try:
             name = check_name(str(claims.get(self._settings["name"]) or ""))
         except InvalidInput as error:
@@ -211,13 +217,28 @@ class OpenID:
             known = connection.execute(query).first()
         return known
 
-    def _role(self, groups: list[str]) -> str:
-        """The role that some groups give: the first of owner, auditor and analyst."""
+    def _role(self, groups: list[str]) -> str | None:
+        """The role that some groups give, the first of owner, auditor and analyst; or None."""
         given = {self._settings["roles"].get(group) for group in groups}
         for role in (OWNER, AUDITOR, ANALYST):
             if role in given:
                 return role
-        raise Denied("your groups give you no role here", "role", "ask an owner")
+        return None
+
+
+def _end_access(connection: sql.Connection, subject: str, groups: list[str]) -> None:
+    """End what a person without a role still has here: sessions, tokens, the role, the groups."""
+    query = sql.select(profiles.c.person).where(profiles.c.subject == subject)
+    known = connection.execute(query).first()
+    if known is None:
+        return
+    name = known.person
+    connection.execute(people.update().where(people.c.name == name).values(role=ANALYST))
+    write_profile(connection, name, {"groups": json.dumps(groups, ensure_ascii=False)})
+    connection.execute(tokens.update().where(tokens.c.person == name).values(revoked=True))
+    connection.execute(sessions.delete().where(sessions.c.person == name))
+    detail = {"name": name, "role": None, "groups": groups}
+    audit_log.record(connection, _PROVIDER, "change person", detail)
 
 
 def new_value() -> str:

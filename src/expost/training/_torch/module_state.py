@@ -54,6 +54,16 @@ def seed_draws(secret: int, step: int, device: torch.device) -> None:
     torch.random.set_rng_state(generator_state(digest[8:]))
 
 
+def seed_model(seed: int) -> None:
+    """Seed torch's generators for a new model.
+
+    ``torch.manual_seed`` would keep a trace of the stack per call where CUDA has not been used.
+    """
+    torch.default_generator.manual_seed(seed % 2**63)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed % 2**63)
+
+
 def generator_state(given: bytes) -> Tensor:
     """Return a state of torch's generator on a CPU whose words are all given: 2,496 bytes."""
     fresh = torch.Generator().manual_seed(0).get_state().numpy()
@@ -292,7 +302,7 @@ class Parameters:
         """Return the initial parameters of one new model per seed: models × width, float64."""
         starts = []
         for seed in seeds:
-            torch.manual_seed(seed % 2**63)
+            seed_model(seed)
             starts.append(self._flat(self.factory()))
         return torch.stack(starts).to(self.device, torch.float64)
 

@@ -32,6 +32,7 @@ from expost.tuning.rows.job_tables import read_source
 
 Texts = Sequence[str | None]
 ERROR, GROUP, PERSON = "error", "group", "person"
+PLUS_MINUS = 0.05
 
 
 class ErrorOptions(TypedDict, total=False):
@@ -109,8 +110,7 @@ def subgroup_errors(
     if names is None or by in (target, options.get("user")):
         valid = "give a model that was trained on named columns, and a column of subgroups"
         raise InvalidInput("by", by, valid)
-    features, user = tuple(dict.fromkeys([*names, by])), options.get("user")
-    settings = DataSettings(target=target, features=features, user=user)
+    settings = DataSettings(target=target, user=options.get("user"))
     simulated = bool(options.get("simulation"))
     source = require_protection(options.get("randomness"), simulation=simulated)
     memo, analyst = options.get("memo", "errors by subgroup"), options.get("analyst", "")
@@ -124,7 +124,7 @@ def subgroup_errors(
         "keys": [label_text(key) for key in keys],
         "user": PERSON,
         "epsilon": epsilon,
-        "plus_minus": options.get("plus_minus", 0.05),
+        "plus_minus": options.get("plus_minus", PLUS_MINUS),
         "confidence": options.get("confidence", 0.9),
         "max_groups_per_user": 1,
         "max_rows_per_user": 1,
@@ -135,7 +135,7 @@ def subgroup_errors(
     with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
         certificate = None
         try:
-            rows = _errors(fitted, Path(path), settings, by)
+            rows = error_table(fitted, Path(path), settings, by)
             evidence = reserved.evidence()
             checked = _checked(rows, request, Path(path).name)
             result = run_request(checked, priced.charges, source, evidence, progress)
@@ -162,12 +162,18 @@ def _frame(
     return arrow.table({name: arrow.array(*content) for name, content in columns.items()})
 
 
-def _errors(model: Model, path: Path, settings: DataSettings, by: str) -> Any:
-    """The table of errors of the rows in a file."""
-    table = read_source(path, settings)
-    schema, targets = model.recipe.schema, table.targets
-    assert table.names is not None
+def error_table(model: Model, path: Path, settings: DataSettings, by: str) -> Any:
+    """Return a table with the person, the subgroup and the error of each row of a file.
+
+    ``settings`` says which columns are the target and the person, and how the file is read.
+    """
+    schema = model.recipe.schema
     assert schema.names is not None
+    columns = tuple(dict.fromkeys([*schema.names, by]))
+    only = {name: getattr(settings, name) for name in ("target", "user", "delimiter")}
+    table = read_source(path, DataSettings(features=columns, **only))
+    targets = table.targets
+    assert table.names is not None
     assert targets is not None
     cells: dict[str, Array] = dict(zip(table.names, table.cells, strict=True))
     errors = row_errors(model, [cells[name] for name in schema.names], targets)

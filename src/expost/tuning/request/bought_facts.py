@@ -39,6 +39,7 @@ from expost.tuning.request.defaults import NeededFacts, missing_facts
 from expost.tuning.request.settings import DataSettings, Settings, read_settings
 from expost.tuning.request.tune_request import MAX_EPSILON, TuneRequest
 from expost.tuning.rows.job_tables import Table, can_stream, given_table, read_head, read_source
+from expost.tuning.rows.persons import person_codes
 
 FILE = "facts.json"
 """The facts of a job, in its folder."""
@@ -201,7 +202,10 @@ def _bought(
     """Reserve the charge, learn the facts of columns and persons, and settle."""
     columns, users, named = cells
     who = None if users is None else _PERSONS
-    everything = dict(columns) if users is None else {**columns, _PERSONS: users}
+    everything = dict(columns)
+    if users is not None:  # the persons of the job: 1 and "1.0" are one
+        codes, names = person_codes(users)
+        everything[_PERSONS] = np.array([*names, None], dtype=object)[codes]
     price = price_of(epsilon, delta_of_facts(delta), len(columns))
     name = data.name or (data.path.name if data.path is not None else "rows")
     asked = {"kind": "facts", "columns": list(columns)}

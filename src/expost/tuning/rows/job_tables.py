@@ -91,7 +91,7 @@ def read_source(source: str | Path, settings: DataSettings) -> Table:
             raise InvalidInput("data.user", settings.user, f"{source} has one row per person")
         bunch = load_built_in(source)
         return Table(bunch.data, bunch.target, source=source)
-    if not source.is_file():
+    if not files_of(source):
         raise InvalidInput("data.path", str(source), "there is no such file")
     name = source.name.lower()
     if not name.endswith(_SUFFIXES):

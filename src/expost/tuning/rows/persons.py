@@ -1,7 +1,10 @@
 """Rows of persons: the unit of privacy is a person with any number of rows (``data.user``).
 
-**Who is who.** A person is the text of a cell of the user column (1, 1.0 and "1" are one person). A
-row without a person (a gap, NaN) belongs to nobody and is left out, by itself.
+**Who is who.** A person is the text of a cell of the user column, without blanks around it. A
+whole number is one person however its type writes it (1, 1.0, "1", "1.0"). Other texts are compared
+as they are written: "007" and "7" are two persons, and so are "0e12" and "0e34". Two people who are
+read as one would not be protected: the rows of one move the average of both. A row without a person
+(a gap, NaN) belongs to nobody and is left out, by itself.
 
 **What a person keeps.** Of the rows that can be used at most r (``max_rows_per_user``): those with
 the smallest hash of the person, the encoded row and its target, and of equal hashes with the
@@ -29,6 +32,7 @@ Tests: ``tests/tuning/test_persons.py``, ``tests/theorems/test_persons.py``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,6 +50,7 @@ from expost.selection.held_out import SHARES
 from expost.tables.cells import flat, label_text, mixed_words
 
 Words = npt.NDArray[np.uint64]
+_WHOLE = re.compile(r"(0|[1-9][0-9]{0,15})\.0+")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,10 +120,10 @@ def person_codes(users: Array) -> tuple[Integers, tuple[str, ...]]:
 
     def text(cell: Any) -> Any:
         if type(cell) not in (str, int, float):
-            return call_or_failure(label_text, cell)
+            return call_or_failure(_person, cell)
         key = (type(cell), cell)
         if key not in read:
-            read[key] = call_or_failure(label_text, cell)
+            read[key] = call_or_failure(_person, cell)
         return read[key]
 
     texts = [text(cell) for cell in users.tolist()]
@@ -127,6 +132,19 @@ def person_codes(users: Array) -> tuple[Integers, tuple[str, ...]]:
     numbers: dict[Any, int] = {name: number for number, name in enumerate(names)}
     codes = [numbers[text] if isinstance(text, str) else -1 for text in texts]
     return np.array(codes, dtype=np.int64), names
+
+
+def _person(cell: Any) -> str | None:
+    """Return the person of a cell; texts that read as one number are several persons."""
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "replace")
+    if not isinstance(cell, str):
+        return label_text(cell)
+    text = str(cell).strip()
+    if text.lower() in ("", "nan"):
+        return None
+    whole = _WHOLE.fullmatch(text)
+    return text if whole is None else whole[1]
 
 
 def name_words(names: Sequence[str], purpose: bytes, key: bytes = b"") -> Words:
