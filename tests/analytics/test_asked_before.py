@@ -19,7 +19,7 @@ pytest.importorskip("ibis", reason="needs the analytics extra")
 
 import expost
 from expost import Ledger, PureDP
-from expost.analytics import contribution, query
+from expost.analytics import cap_choice, query
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from tests.cli.counting import expost as command
@@ -160,7 +160,7 @@ def test_the_noise_on_what_was_removed_fits_its_limit(ledger, tmp_path, monkeypa
         return estimate(request, progress, values, limit, randomness)
 
     estimate = query.share_of_removed
-    monkeypatch.setattr(contribution, "choose_cap", third)
+    monkeypatch.setattr(cap_choice, "choose_cap", third)
     monkeypatch.setattr(query, "share_of_removed", watch)
     rows = [*(f"{n},1" for n in range(300)), *(["w,50"] * whale)]
     (tmp_path / "v.csv").write_text("u,v\n" + "\n".join(rows))

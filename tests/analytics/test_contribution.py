@@ -19,13 +19,11 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import contribution
+from expost.analytics import cap_choice, contribution
+from expost.analytics.cap_choice import amount_candidates, cap_candidates, choose_cap
 from expost.analytics.contribution import (
     GroupValues,
     Measure,
-    amount_candidates,
-    cap_candidates,
-    choose_cap,
     measured,
     pair_columns,
     run_totals,
@@ -116,8 +114,8 @@ def mass_law(users, caps, share, rate, span, monkeypatch):
         return seen
 
     with monkeypatch.context() as patch:
-        patch.setattr(contribution, "ExponentialLaw", remember)
-        patch.setattr(contribution.coins, "invert", lambda law, randomness: 0)
+        patch.setattr(cap_choice, "ExponentialLaw", remember)
+        patch.setattr(cap_choice.coins, "invert", lambda law, randomness: 0)
         choose_cap(users, caps, share, rate, SimulationRandomness(0), span=span)
     return [weight / sum(seen[0]) for weight in seen[0]]
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import contribution, pricing, query
+from expost.analytics import cap_choice, contribution, pricing, query
 from expost.analytics.contribution import select
 from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.request import check_request, completed, measure_of
@@ -286,7 +286,7 @@ class TestWithoutTheCap:
 
     def test_a_cap_that_is_too_small(self, monkeypatch):
         """m = 1 of four groups on average: 8 of 12 groups at least are answered all the same."""
-        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        monkeypatch.setattr(cap_choice, "choose_cap", lambda *_, **__: 1)
         found = expost.count(self.table(3000), **self.asked(1))
         assert len(found.answers) >= 8
         assert found.max_groups_per_user == 12
@@ -298,7 +298,7 @@ class TestWithoutTheCap:
 
     def test_the_sum_of_all_charges(self, monkeypatch):
         """The choice, the share and the looks: each part is in the charge, exactly."""
-        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        monkeypatch.setattr(cap_choice, "choose_cap", lambda *_, **__: 1)
         seen = []
         told = query.refinement_of
 
@@ -319,7 +319,7 @@ class TestWithoutTheCap:
 
     def test_in_a_query(self, monkeypatch):
         """Only the count of persons is looked at without the cap."""
-        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        monkeypatch.setattr(cap_choice, "choose_cap", lambda *_, **__: 1)
         found = expost.query(
             "SELECT g, COUNT(DISTINCT u) AS people FROM visits GROUP BY g",
             source={"visits": self.table(3000)},
@@ -335,7 +335,7 @@ class TestWithoutTheCap:
 
     def test_one_person_changes_no_count_by_more_than_one(self, monkeypatch):
         """Of the values that are looked at in the end: a person in all groups, or not there."""
-        monkeypatch.setattr(contribution, "choose_cap", lambda *_, **__: 1)
+        monkeypatch.setattr(cap_choice, "choose_cap", lambda *_, **__: 1)
         values = []
         told = query.refinement_of
 

@@ -13,7 +13,7 @@ import pytest
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import contribution, query, sql_run, sql_tables
+from expost.analytics import cap_choice, query, sql_run, sql_tables
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.sql_request import check_query
 from expost.errors import InvalidInput
@@ -90,7 +90,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def third(users: Any, candidates: Any, *rest: Any, **how: Any) -> Any:
         return candidates[2]  # of all tables: a cap is released, so what follows is given it
 
-    monkeypatch.setattr(contribution, "choose_cap", third)
+    monkeypatch.setattr(cap_choice, "choose_cap", third)
     monkeypatch.setattr(query, "refinement_of", watch)
     monkeypatch.setattr(sql_run, "quantile_run_of", watch_cells)
     return seen

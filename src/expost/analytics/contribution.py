@@ -13,17 +13,6 @@ group is clipped to ± ``amount``: a bound on what one person adds to a group, w
 rows times the bound of a value where bounds are wide. The hash is MD5 of the same bytes in DuckDB,
 PostgreSQL and Spark: one salt gives one answer on every engine.
 
-**Caps chosen privately** (:func:`choose_cap`): m, and the rows or the amount per user and group.
-Each user has one number: the groups they are in, or the most rows (or the largest sum, without its
-sign) that they have in one group. The exponential
-mechanism looks for the least cap that at most a share q of all users is above: its quality is
-−max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
-a user changes either term by at most 1, so choosing c with a probability proportional to
-e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). The draw is exact
-(``samplers.ExponentialLaw``). Of rows and sums above(c) − q·users is replaced by what is above the
-cap, up to s ≥ c a user, less q times what is below: Σ (min((x − c)₊, s) − q·min(x, c))/s. Of a user
-this is between −q and 1, so adding one changes it by at most 1 as well.
-
 **What the caps remove** (``pricing``). Per user: pairs (users), rows, the amount Σ|v| of
 all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
 rows that are not kept (means). A user counts with at most ``limit``, in removed and in kept
@@ -34,7 +23,6 @@ Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -43,8 +31,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.randomness import coins
-from expost.randomness.samplers import ExponentialLaw
 from expost.randomness.source import Randomness
 from expost.tables import typed_columns as columns
 from expost.tables.typed_columns import fetch, ibis_module
@@ -52,9 +38,9 @@ from expost.tables.typed_columns import fetch, ibis_module
 USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expost_wide"
 TOTAL = "all"  # the group of a request without groups
 MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
-_FIRST, _SECOND = "expost_first", "expost_second"
-_MOST = "expost_most"
-_SIZE, _SIZED = "expost_size", "expost_sized"
+FIRST_SUM, _SECOND = "expost_first", "expost_second"
+LARGEST_HELD = "expost_most"
+GROUPS_HELD, _SIZED = "expost_size", "expost_sized"
 _NARROW_SUM = "sum_no_overflow"
 _NAME, _NUMBER = "expost_name", "expost_number"
 _PART = "expost_part"  # which of several queries
@@ -62,8 +48,6 @@ _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
-MOST_CAP = 1000  # the largest m that is chosen privately
-_MASS_PARTS = 2**24  # of a cap
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
 
 
@@ -246,7 +230,7 @@ def pair_sums(
     if measure.kind == "rows":
         return rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: rows.count()})
     return rows.group_by([USER, GROUP]).aggregate(
-        **{_FIRST: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
+        **{FIRST_SUM: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
     )
 
 
@@ -265,10 +249,10 @@ def clipped(pairs: Any, measure: Measure) -> Any:
         return pairs
     if measure.kind == "rows":
         kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
-        return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
+        return pairs.mutate(**{FIRST_SUM: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     assert measure.amount is not None
-    kept, wide = _between(pairs[_FIRST], -measure.amount, measure.amount), pairs[_WHOLE[0]]
-    shown = {_FIRST: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
+    kept, wide = _between(pairs[FIRST_SUM], -measure.amount, measure.amount), pairs[_WHOLE[0]]
+    shown = {FIRST_SUM: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
     return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
 
 
@@ -296,14 +280,14 @@ def measured(
     sums = {}
     if measure.kind == "mean":
         for name, parts, part in (
-            (_FIRST, 0, value - measure.low),
+            (FIRST_SUM, 0, value - measure.low),
             (_SECOND, 1, measure.high - value),
         ):
             sums[name] = sums[_KEPT[parts]] = kept.ifelse(part, 0)
             sums[_WHOLE[parts]], sums[_GAP[parts]] = part, kept.ifelse(0, part)
     else:
         wide = rows[WIDE]
-        sums[_FIRST], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
+        sums[FIRST_SUM], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
         sums[_WHOLE[0]], sums[_GAP[0]] = wide.abs(), (wide - kept.ifelse(value, 0)).abs()
     return rows.group_by([USER, GROUP]).aggregate(
         **{name: _whole(part) for name, part in sums.items()}
@@ -348,16 +332,16 @@ def totals(
 
 def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any:
     """Return the query for the sums per group over all pairs less the pairs that are ``cut``."""
-    names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
-    signed = pairs.select(GROUP, *names, **{_USERS: _number(1)})
+    names = [name for name in (FIRST_SUM, _SECOND) if name in pairs.columns]
+    signed = pairs.select(GROUP, *names, **{_USERS: literal64(1)})
     if cut is not None:
         less = {name: -cut[name] for name in names}
-        signed = ibis_module().union(signed, cut.select(GROUP, **less, **{_USERS: _number(-1)}))
+        signed = ibis_module().union(signed, cut.select(GROUP, **less, **{_USERS: literal64(-1)}))
     groups = signed.group_by(GROUP).aggregate(
         **{name: _whole(signed[name]) for name in [*names, _USERS]}
     )
     if not names:  # every pair is worth 1
-        groups = groups.mutate(**{_FIRST: groups[_USERS]})
+        groups = groups.mutate(**{FIRST_SUM: groups[_USERS]})
     if not pairs[GROUP].type().is_integer():
         return groups
     listed = _numbers(pairs, keys)
@@ -369,13 +353,13 @@ def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any
 def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: Any = None) -> Any:
     """Return the query for what is kept and removed in all, at most ``limit`` per user."""
     ibis = ibis_module()
-    if _FIRST not in pairs.columns:  # every pair is worth 1: sizes say how many are kept
+    if FIRST_SUM not in pairs.columns:  # every pair is worth 1: sizes say how many are kept
         sizes, last = (
             users_of(pairs) if users is None else users,
             MOST_UNITS if most is None else most,
         )
-        kept = ibis.least(sizes[_SIZE], ibis.literal(min(last, limit)))
-        gap = _between(sizes[_SIZE] - last, 0, limit)
+        kept = ibis.least(sizes[GROUPS_HELD], ibis.literal(min(last, limit)))
+        gap = _between(sizes[GROUPS_HELD] - last, 0, limit)
         return sizes.aggregate(**{_KEPT[0]: _whole(kept), _GAP[0]: _whole(gap)})
     parts = 2 if _SECOND in pairs.columns else 1
     kept, gaps = _KEPT[:parts], _GAP[:parts]
@@ -393,9 +377,9 @@ def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: An
 
 def users_of(pairs: Any) -> Any:
     """Return one row per user: the number of groups, and the most rows (or largest sum) in one."""
-    own = [name for name in (_FIRST, _WHOLE[0]) if name in pairs.columns]  # none: users only
-    most = {_MOST: pairs[own[0]].abs().max()} if own else {}
-    return pairs.group_by(USER).aggregate(**{_SIZE: pairs.count()}, **most)
+    own = [name for name in (FIRST_SUM, _WHOLE[0]) if name in pairs.columns]  # none: users only
+    most = {LARGEST_HELD: pairs[own[0]].abs().max()} if own else {}
+    return pairs.group_by(USER).aggregate(**{GROUPS_HELD: pairs.count()}, **most)
 
 
 def dropped(
@@ -407,7 +391,7 @@ def dropped(
     :func:`users_of`, if they are known already.
     """
     sizes, name = users_of(pairs) if users is None else users, GROUP
-    above = pairs.semi_join(sizes.filter(sizes[_SIZE] > most), USER)
+    above = pairs.semi_join(sizes.filter(sizes[GROUPS_HELD] > most), USER)
     if pairs[GROUP].type().is_integer():
         listed, name = _numbers(pairs, keys), _NAME
         above = above.join(listed, above[GROUP] == listed[_NUMBER])
@@ -415,7 +399,7 @@ def dropped(
     return ranked.filter(ranked[_RANK] >= most).select(*pairs.columns)
 
 
-def _number(value: int) -> Any:
+def literal64(value: int) -> Any:
     """A whole number of 64 bits."""
     return ibis_module().literal(value, "int64")
 
@@ -429,7 +413,7 @@ def _ranked(pairs: Any, by: str | list[str], order: list[Any]) -> Any:
 
 def _with_amounts(groups: Any, sums: Any) -> Any:
     """The totals and, in a row without a group, the amounts of all users together."""
-    ibis, own, zero = ibis_module(), groups.columns[1:], _number(0)
+    ibis, own, zero = ibis_module(), groups.columns[1:], literal64(0)
     added = sums.mutate(**{GROUP: ibis.null("string")}, **dict.fromkeys(own, zero))
     groups = groups.mutate(**dict.fromkeys(sums.columns, zero))
     return ibis.union(groups, added.select(*groups.columns))
@@ -506,12 +490,15 @@ def distinct_totals(
     rows = rows.mutate(**{_KEPT[0]: fits.ifelse(1, 0)})
     kept = rows.filter(rows[_KEPT[0]] == 1)
     sizes = (
-        kept.select(GROUP, VALUE).distinct().group_by(GROUP).aggregate(**{_SIZE: ibis._.count()})
+        kept.select(GROUP, VALUE)
+        .distinct()
+        .group_by(GROUP)
+        .aggregate(**{GROUPS_HELD: ibis._.count()})
     )
     sizes = sizes.rename(**{_SIZED: GROUP})
     joined = plain.left_join(sizes, plain[GROUP] == sizes[_SIZED])
     groups = joined.select(
-        plain[GROUP], plain[_USERS], **{_FIRST: sizes[_SIZE].fill_null(0).cast("int64")}
+        plain[GROUP], plain[_USERS], **{FIRST_SUM: sizes[GROUPS_HELD].fill_null(0).cast("int64")}
     )
     if limit is None:
         return groups
@@ -581,7 +568,7 @@ def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
 
     return GroupValues(
         tuple(str(sums[GROUP][row]) for row in order),
-        column(_FIRST),
+        column(FIRST_SUM),
         column(_SECOND) if _SECOND in sums else None,
         column(_USERS),
         *amounts_of(sums),
@@ -591,45 +578,6 @@ def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
 def amounts_of(sums: dict[str, list[Any]]) -> list[tuple[int, ...]]:
     """What is kept, and what is removed, from the columns of a query."""
     return [tuple(sum(map(int, sums[name])) for name in some if name in sums) for some in _AMOUNTS]
-
-
-def per_user(rows: Any, amounts: Sequence[int] = ()) -> Any:
-    """Return the query for the number of users by their groups and their most rows in a group.
-
-    With ``amounts``, caps of a sum in ascending order, instead of rows by how many of these the
-    largest sum of the user in a group exceeds.
-    """
-    size = rows[VALUE].sum().abs() if amounts else rows.count()
-    pairs = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: size})
-    return users_by_size(users_of(pairs), amounts)
-
-
-def users_by_size(users: Any, amounts: Sequence[int] = ()) -> Any:
-    """Return the query of :func:`per_user` from the users of :func:`users_of`."""
-    groups, size = users[_SIZE], users[_MOST] if _MOST in users.columns else _number(1)
-    if amounts:
-        exceeded = [(size > amount).ifelse(1, 0) for amount in amounts]
-        size = sum(exceeded[1:], exceeded[0])
-    users = users.select(expost_groups=groups, expost_size=size)
-    return users.group_by(["expost_groups", "expost_size"]).aggregate(expost_users=users.count())
-
-
-def run_per_user(query: Any, amounts: Sequence[int] = ()) -> tuple[dict[int, int], dict[int, int]]:
-    """Run a query of :func:`per_user`: groups → users, and most rows in a group → users.
-
-    With ``amounts``, amount → users: somebody above the k-th cap and not above the next one has the
-    k-th cap and one more unit.
-    """
-    table = fetch(query)
-    counted: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for groups, size, users in zip(
-        table["expost_groups"], table["expost_size"], table["expost_users"], strict=True
-    ):
-        if amounts:
-            size = amounts[size - 1] + 1 if size else 0
-        counted[0][groups] = counted[0].get(groups, 0) + users
-        counted[1][size] = counted[1].get(size, 0) + users
-    return counted
 
 
 def _only(rows: Any, keys: Sequence[str]) -> Any:
@@ -679,73 +627,3 @@ def _builtin(name: str, inputs: tuple[str, ...], output: str) -> Any:
     """A function of the engine; Ibis wants a Python function to read the parameters from."""
     shape = (lambda value: None) if len(inputs) == 1 else (lambda value, how: None)
     return ibis_module().udf.scalar.builtin(shape, name=name, signature=(inputs, output))
-
-
-def choose_cap(
-    users: dict[int, int],
-    candidates: Sequence[int],
-    share: Fraction,
-    rate: Fraction,
-    randomness: Randomness,
-    *,
-    span: int | None = None,
-) -> int:
-    """Choose a cap by the exponential mechanism with parameter η = ``rate``.
-
-    ``users``: number (of groups, of rows, or an amount) → users. Each c has a public weight of
-    about 1/c², so that a small budget does not choose a large cap by chance; a base measure changes
-    no guarantee. With ``span`` it matters how much is above the cap
-    (up to one more cap, or ``span`` if that is more), not how many users are.
-    """
-    quality = []
-    parts = share.denominator if span is None else _MASS_PARTS  # whole numbers of these of a user
-
-    def loss(cap: int) -> int:
-        if span is None or cap == 0:
-            above = sum(number for size, number in users.items() if size > cap or cap == 0)
-            return int(parts * (above - share * sum(users.values())))
-        return _mass_lost(users, cap, max(cap, span), share)
-
-    before = loss(0)
-    for cap in candidates:
-        lost = loss(cap)
-        quality.append(-max(lost, -before))
-        before = lost
-    best, largest = max(quality), candidates[-1]
-    weights = tuple((largest // cap) ** 2 for cap in candidates)
-    distances = [best - one for one in quality]
-    # No proposals that are accepted or not: they take long where the weight of the best is small.
-    law = ExponentialLaw(weights, distances, rate / (2 * parts))
-    return candidates[coins.invert(law, randomness)]
-
-
-def _mass_lost(users: dict[int, int], cap: int, span: int, share: Fraction) -> int:
-    """What is above a cap, up to ``span`` a user, less ``share`` of what is below, in parts of it.
-
-    A user adds at most 1 and removes at most ``share`` of it, as in the count of users.
-    """
-    lost = 0
-    for size, number in users.items():
-        above = _MASS_PARTS * min(max(size - cap, 0), span) // span
-        below = _MASS_PARTS * share.numerator * min(size, cap) // (share.denominator * span)
-        lost += number * (above - below)
-    return lost
-
-
-def cap_candidates(most: int) -> list[int]:
-    """Return 1, 2, …, 20, then steps of about a tenth."""
-    caps = list(range(1, min(20, most) + 1))
-    while caps[-1] < most:
-        caps.append(min(most, math.ceil(caps[-1] * 1.1)))
-    return caps
-
-
-def amount_candidates(largest: int) -> list[int]:
-    """Return caps of a sum: one unit, which fits every total that is admitted, and then steps of
-    about a sixth from a 1000th of the largest value of a row to 1000 times that.
-    """
-    most = min(MOST_UNITS, MOST_CAP * largest)
-    caps = [1, max(2, largest // MOST_CAP)]
-    while caps[-1] < most:
-        caps.append(min(most, max(caps[-1] + 1, caps[-1] * 7 // 6)))
-    return caps

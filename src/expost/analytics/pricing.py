@@ -18,14 +18,8 @@ from typing import Any
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.contribution import (
-    MOST_CAP,
-    MOST_UNITS,
-    GroupValues,
-    Measure,
-    amount_candidates,
-    cap_candidates,
-)
+from expost.analytics.cap_choice import MOST_CAP, amount_candidates, cap_candidates
+from expost.analytics.contribution import MOST_UNITS, GroupValues, Measure
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
 from expost.analytics.refinement import (

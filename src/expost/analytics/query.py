@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from expost.analytics import contribution
+from expost.analytics import cap_choice, contribution
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
@@ -47,7 +47,7 @@ from expost.analytics.pricing import (
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
 from expost.analytics.request import CountRequest, check_request, with_usual_cap
-from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs
+from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs, sizes_per_user
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
@@ -443,7 +443,7 @@ def choose_caps(
         progress.side += request.cost_of_cap()
         fit, rate = request.caps_that_fit(), request.cap_rate()
         span = 1 if request.counts_removed else None
-        cap = contribution.choose_cap(groups, fit, request.above, rate, randomness, span=span)
+        cap = cap_choice.choose_cap(groups, fit, request.above, rate, randomness, span=span)
         progress.most = request.widened(cap, fit)
     return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
 
@@ -455,7 +455,7 @@ def choose_rows(
     progress.side += request.cost_of_rows()
     fit, rate = request.rows_that_fit(progress.most), request.cap_rate()
     return request.with_rows(
-        contribution.choose_cap(
+        cap_choice.choose_cap(
             sizes,
             fit,
             request.above,
@@ -464,21 +464,6 @@ def choose_rows(
             span=request.span,
         )
     )
-
-
-def sizes_per_user(
-    request: CheckedCount, shared: Shared | None = None
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how many users have how many groups, and how many rows (or which sum) in one.
-
-    ``shared`` are the pairs of users and groups, where they are known already.
-    """
-    if shared is not None:
-        query = contribution.users_by_size(shared.users, request.amounts)
-    else:
-        usable = contribution.usable(request.rows(), request.measure, request.keys)
-        query = contribution.per_user(usable, request.amounts)
-    return contribution.run_per_user(query, request.amounts)
 
 
 def share_of_removed(

@@ -192,7 +192,7 @@ def make_job(
         return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
     hopeless = wanted.within - bias < LEAST_PART * wanted.within
     error = wanted.within if hopeless else wanted.within - bias
-    if goals.one_level_for_all(wanted, groups, most):
+    if wanted.answered and goals.one_level_for_all(wanted, groups, most):
         rule = goals.single_rule(levels, error, wanted.confidence, wanted.signed)
     else:
         rule = make_rule(
@@ -242,7 +242,8 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
         level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
         return LAWS[law](costs, sensitivity), max(0, level), most
     first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
-    if wanted.top is not None or goals.one_level_for_all(wanted, groups, most):
+    one_level = wanted.answered and goals.one_level_for_all(wanted, groups, most)
+    if wanted.top is not None or one_level:
         top, normal = wanted.top is not None, law == "gaussian"
         share = total / (most + goals.TEST_PART if top else most)
         costs = goals.goal_levels(least, min(last, share), top=top, gaussian=normal)
@@ -416,7 +417,9 @@ class Refinement:
             self._weighed[:] = True
         self._single, self._single_least = single_look(job.levels, job.rule)
         self._values, self._randomness = values, randomness  # for the tests of top lists
-        self._tests = goals.ListTests(job.levels, job.rule, job.most_groups)
+        self._tests: goals.ListTests | None = None
+        if job.top is not None:
+            self._tests = goals.ListTests(job.levels, job.rule, job.most_groups)
 
     def __iter__(self) -> Iterator[Answer]:
         for group in self._walk():
@@ -438,12 +441,12 @@ class Refinement:
 
         On a path that is continued: what the sum has grown by.
         """
-        return self._charge.spent - self._before + self._tests.spent
+        return self._charge.spent - self._before + self.tested
 
     @property
     def tested(self) -> Fraction:
         """What the tests of lists cost so far."""
-        return self._tests.spent
+        return Fraction(0) if self._tests is None else self._tests.spent
 
     @property
     def remaining(self) -> Fraction:
@@ -491,7 +494,7 @@ class Refinement:
         for level in range(len(self.job.levels.costs)):
             if not len(everybody):
                 return
-            if self._charge.at_most(level) + self._tests.spent > self.job.total:
+            if self._charge.at_most(level) + self.tested > self.job.total:
                 return
             self._charge.pay(everybody, level)
             yield level
@@ -508,6 +511,7 @@ class Refinement:
 
     def _until_top(self, size: int) -> Iterator[int]:
         """Stop when a list of the largest groups has passed a test (``goals``)."""
+        assert self._tests is not None
         self._weighed[:] = True
         for level in self._look_at_all():
             estimates = self._estimates[level]

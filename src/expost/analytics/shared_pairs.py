@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from expost.analytics.cap_choice import per_user, run_per_user, users_by_size
 from expost.analytics.contribution import (
     GroupValues,
     Measure,
@@ -23,12 +25,14 @@ from expost.analytics.contribution import (
     part_of_users,
     run_totals,
     totals,
+    usable,
     users_of,
 )
 from expost.analytics.pricing import CheckedCount
 from expost.tables.typed_columns import engine_of, fetch, held, ibis_module
 
 _PARTS_OF_SUMS = 2  # a power of two
+_LARGE = 2**24  # bytes of a file
 
 
 class Shared(NamedTuple):
@@ -71,14 +75,37 @@ def run_capped(
     return replace(values, kept=kept, removed=removed)
 
 
+def sizes_per_user(
+    request: CheckedCount, shared: Shared | None = None
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how many users have how many groups, and how many rows (or which sum) in one.
+
+    ``shared`` are the pairs of users and groups, where they are known already.
+    """
+    if shared is not None:
+        query = users_by_size(shared.users, request.amounts)
+    else:
+        rows = usable(request.rows(), request.measure, request.keys)
+        query = per_user(rows, request.amounts)
+    return run_per_user(query, request.amounts)
+
+
+def _is_large(data: Any) -> bool:
+    """Whether a table is larger than a small file; this decides on time and memory only."""
+    if not isinstance(data, (str, Path)) or not Path(data).is_file():
+        return True
+    return Path(data).stat().st_size >= _LARGE
+
+
 @contextmanager
 def shared_pairs(request: CheckedCount) -> Iterator[Shared | None]:
-    """What users have per group before caps, which may be chosen from it; None if rows are ranked.
+    """What users have per group before caps, which may be chosen from it.
 
-    DuckDB computes it once where it is needed more than once.
+    DuckDB computes it once where it is needed more than once. None if rows are ranked, and for one
+    query of a small file, which is quicker in SQL that was written before.
     """
     kind, chosen = request.measure.kind, request.chooses_cap or request.chooses_rows
-    read = request.kept is None and not request.from_counts
+    read = request.kept is None and not request.from_counts and (chosen or _is_large(request.data))
     if not read or not (kind in ("users", "rows") or request.caps_amount):
         yield None
         return

@@ -27,7 +27,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Unpack
 
-from expost.analytics import contribution
+from expost.analytics import cap_choice, contribution
 from expost.analytics import query as counting
 from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
 from expost.analytics.cell_counts import run_cells
@@ -43,6 +43,7 @@ from expost.analytics.pricing import (
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress, open_account
+from expost.analytics.shared_pairs import sizes_per_user
 from expost.analytics.sql_ibis import text_of_expression
 from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of
@@ -202,13 +203,13 @@ class QueryRun:
         choices = checked.choices()
         rate = base.cap_rate()
         if base.chooses_cap or choices:
-            groups, rows = counting.sizes_per_user(base)
+            groups, rows = sizes_per_user(base)
         if base.chooses_cap:
             self.side += checked.shares()["max_groups_per_user"]
             fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
             strict = next((one for one in requests if one.counts_removed), base)
             span = 1 if strict.counts_removed else None
-            cap = contribution.choose_cap(
+            cap = cap_choice.choose_cap(
                 groups, fit, strict.above, rate, self._randomness, span=span
             )
             self.most = strict.widened(cap, fit)
@@ -217,11 +218,11 @@ class QueryRun:
         self.side += checked.shares()["max_rows_per_user"]
         for parts in choices:
             first = requests[parts[0]]
-            sizes = counting.sizes_per_user(first)[1] if first.caps_amount else rows
+            sizes = sizes_per_user(first)[1] if first.caps_amount else rows
             fitting = [part for part in parts if part in deciding] or parts
             fit = min((requests[part].rows_that_fit(self.most) for part in fitting), key=len)
             strict = next((requests[part] for part in parts if requests[part].counts_removed), base)
-            cap = contribution.choose_cap(
+            cap = cap_choice.choose_cap(
                 sizes,
                 fit,
                 strict.above,
