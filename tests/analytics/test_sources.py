@@ -319,6 +319,8 @@ def test_a_million_groups(tmp_path, monkeypatch):
 
     def noted(expression, job):
         """Run a query, and note it if it reads the file."""
+        if isinstance(expression, typed_columns.KnownQuery):
+            expression = expression.write()
         tables = expression.op().find(ibis.expr.operations.DatabaseTable)
         if any(not table.name.startswith("expost_held_") for table in tables):
             reads.add(expression.op())

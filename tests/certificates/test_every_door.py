@@ -161,12 +161,14 @@ class FakeServer:
         kind = "tune" if document["kind"] == "tuning" else document["query"]["kind"]
         request = {"id": "a" * 32, "kind": kind, "memo": "", "person": "ann", "question": {}}
         request |= {"created": "2026-01-01T00", "published": "2026-01-01T00", "dataset": "d"}
+        request["errors"] = []
         request["question"] = {"by": ["g"]}
         answers = {"answers": [], "unanswered": [], "warnings": [], "confidence": 0.9}
         result = result_of(document) if kind == "tune" else answers
         self.release = lambda *_: {"request": request, "result": result, "certificate": document}
         facts = {"name": "d", "user": "u", "budget": "b", "values": {}}
         self._datasets = SimpleNamespace(get=lambda *_, **__: facts)
+        self.dataset = lambda *_: facts
         terms = {"name": "b", "kind": "approx", "budget": {"epsilon": 1.0}}
         self._ledgers = SimpleNamespace(ledger=ledger, standing=lambda name: terms)
         self.verify_release = lambda *given: Service.verify_release(self, *given)  # type: ignore[arg-type]

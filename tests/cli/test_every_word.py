@@ -292,6 +292,7 @@ def server_release(result: Tuned) -> dict[str, Any]:
     """What a server stores of a job."""
     certificate = json.loads(result.certificate())
     request = {"id": "a" * 16, "kind": "tune", "memo": "", "question": {}, "person": "ann"}
+    request |= {"dataset": "rows", "errors": []}
     return {
         "request": request | {"created": "2026-01-01T00", "published": "2026-01-01T00"},
         "result": tuning_jobs.result_of(certificate),
@@ -315,7 +316,10 @@ def pages_of(result: Tuned, report: dict[str, Any]) -> list[str]:
     from expost.server.people.accounts import Person
 
     server: Any = SimpleNamespace(
-        release=lambda *_: server_release(result), report=lambda *_: report, settings=None
+        release=lambda *_: server_release(result),
+        report=lambda *_: report,
+        dataset=lambda *_: {},
+        settings=None,
     )
     me = Person("ann", "analyst")
     bodies = [

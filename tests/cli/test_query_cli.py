@@ -35,6 +35,7 @@ def run(*arguments: str) -> Any:
 def test_answers_files_and_a_ledger(folder):
     ledger = Ledger.create(folder / "ledger.db", expost.PureBudget(100))
     more = ["--out", "answer.csv", "--certificate", "c.json", "--ledger", "ledger.db", "--json"]
+    more += ["--confidence", "0.99999"]  # of an error below a half
     done = run(SQL, "--source", "rows.csv", *OPTIONS, *more)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)

@@ -138,7 +138,7 @@ def test_a_closed_data_set_takes_as_long_as_none(server: Server) -> None:
     """As many statements of the database, and no more, whatever the name."""
     open_to(server, "@surgery")
     statements: list[str] = []
-    engine = server.service.store._readers
+    engine = server.service.store._single
     sql.event.listen(engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     counted = []
     for name in ("visits", "none"):

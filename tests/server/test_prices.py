@@ -224,6 +224,7 @@ def test_the_price_is_the_smallest_step(wanted: dict[str, Any], delta: float | N
 def test_a_price_takes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look computes a stopping rule, which takes a tenth of a second."""
     looks: list[int] = []
+    questions._cheapest.cache_clear()  # other tests ask for the same prices
     original = questions.look_at_step
     monkeypatch.setattr(
         questions, "look_at_step", lambda *given: looks.append(1) or original(*given)

@@ -99,7 +99,8 @@ def _run(expression: Any, job: Callable[[], Any]) -> Any:
         return job()
     except Exception as error:
         problem = type(error).__name__
-    if reads_with_arrow(ibis_module().get_backend(expression)):
+    table = expression.table if isinstance(expression, KnownQuery) else expression
+    if reads_with_arrow(ibis_module().get_backend(table)):
         return _run(expression, job)
     raise InvalidInput("source", "the table", f"cannot be counted: {problem}")
 

@@ -272,7 +272,7 @@ def _first_guess(size: int, request: Mapping[str, Any]) -> float:
     try:
         error = request["plus_minus"] or (request["within"] or 0.1) * size
         folds = max(0.1, -math.log(1 - min(request["confidence"], 1 - 1e-9)))
-        guess = 1.15 * folds * (request["max_groups_per_user"] or 1) / error
+        guess = 1.3 * folds * (request["max_groups_per_user"] or 1) / error
         return guess if 0 < guess < math.inf else 0.1
     except (ArithmeticError, TypeError, ValueError):  # the look says which field is not valid
         return 0.1
