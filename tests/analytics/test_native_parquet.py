@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from expost.analytics import contribution
+from expost.analytics import contribution, shared_pairs
 from expost.analytics.contribution import Measure, pair_sums, select, users_of
 from expost.analytics.shared_pairs import Shared, run_capped
 from expost.tables import native_parquet
@@ -190,3 +190,13 @@ def test_values_are_those_of_plain_python(tmp_path):
     assert told.kept == (sum(min(size, 3) for size in sizes),)
     assert told.removed == (sum(min(max(size - 3, 0), 3) for size in sizes),)
     assert max(sizes) > 6
+
+
+def test_what_is_large(tmp_path):
+    """Only the size of one file is looked at; an address may be longer than a file name."""
+    small, folder = tmp_path / "a.csv", tmp_path / "*.csv"
+    small.write_text("u\n1\n")
+    assert not shared_pairs._is_large(small)
+    assert not shared_pairs._is_large(str(small))
+    for other in (folder, f"postgresql://u:{'x' * 400}@host/db", pa.table({"u": [1]})):
+        assert shared_pairs._is_large(other)

@@ -92,9 +92,12 @@ def sizes_per_user(
 
 def _is_large(data: Any) -> bool:
     """Whether a table is larger than a small file; this decides on time and memory only."""
-    if not isinstance(data, (str, Path)) or not Path(data).is_file():
+    if not isinstance(data, (str, Path)) or "://" in str(data):
         return True
-    return Path(data).stat().st_size >= _LARGE
+    try:
+        return Path(data).stat().st_size >= _LARGE
+    except OSError:  # a glob
+        return True
 
 
 @contextmanager
