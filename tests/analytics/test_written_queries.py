@@ -137,3 +137,18 @@ def test_counts_with_a_seed_are_what_they_were(tmp_path: Path) -> None:
 
 def _words() -> dict[str, Any]:
     return {name: value for name, value in ASKED.items() if name != "kind"}
+
+
+@pytest.mark.parametrize("cap", ["none", 1, "auto"])
+def test_a_long_list_of_groups(tmp_path: Path, cap: Any) -> None:
+    """Ibis brings a long list along as a table of its own: such a query is not kept."""
+    cities = [f"c{number}" for number in range(2500)]
+    path = tmp_path / "rows.csv"
+    lines = [f"p{row},{cities[row % 2500]}" for row in range(5000)]
+    path.write_text("who,city\n" + "\n".join(lines) + "\n")
+    asked = {"by": "city", "keys": cities, "user": "who", "max_groups_per_user": cap}
+    asked |= {"epsilon": 1e6, "plus_minus": 0.3, "confidence": 1 - 1e-6}
+    for _ in range(2):
+        found = expost.count(path, **asked)
+        counts = {answer.group: round(answer.estimate) for answer in found.answers}
+        assert counts == dict.fromkeys(cities, 2)

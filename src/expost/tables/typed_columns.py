@@ -154,7 +154,12 @@ class KnownQuery:
         text, name = _kept(key), self.table.get_name()
         connection = ibis_module().get_backend(self.table)
         if text is None:
-            written = str(connection.compile(self.write()))
+            from ibis.expr.operations import InMemoryTable
+
+            expression = self.write()
+            if expression.op().find(InMemoryTable):  # a long list, which Ibis brings along
+                return expression.to_pyarrow()
+            written = str(connection.compile(expression))
             text = written.replace(name, _TABLE).replace(self.salt, _SALT)
             _keep(key, text)
         own = text.replace(_TABLE, name).replace(_SALT, self.salt)
