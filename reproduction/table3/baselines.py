@@ -43,9 +43,13 @@ from expost.arrays import Array
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
+from expost.selection.baselines import (
+    Doubling,
+    RunCount,
+    TruncatedNegativeBinomial,
+    worst_guarantee,
+)
 from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
-from expost.selection.repeat_and_select import RunCount, TruncatedNegativeBinomial, worst_guarantee
 from reproduction.simulated_paths import simulate_gaussian_paths
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, Split, task_named

@@ -46,17 +46,16 @@ if TYPE_CHECKING:
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
-    from expost.selection.candidate import Candidate
-    from expost.selection.doubling import Doubling
-    from expost.selection.noise_path import NoisePath, PathSearch
-    from expost.selection.noise_reduction import NoiseReduction
-    from expost.selection.random_dropping import RandomDropping
-    from expost.selection.release import Release
-    from expost.selection.repeat_and_select import (
+    from expost.selection.baselines import (
+        Doubling,
         Poisson,
         RepeatAndSelect,
         TruncatedNegativeBinomial,
     )
+    from expost.selection.candidate import Candidate
+    from expost.selection.noise_path import NoisePath, NoiseReduction, PathSearch
+    from expost.selection.random_dropping import RandomDropping
+    from expost.selection.release import Release
     from expost.server.client import connect
     from expost.tuning.job import plan_job, tune
     from expost.tuning.model.released_model import Model, load_model
@@ -141,26 +140,24 @@ _HOMES = {
     "expost.errors": "BudgetRefused CheckpointMismatch ExpostError InvalidCandidate InvalidInput "
     "InvalidGuarantee InvalidRelease LedgerError MissingExtra SimulationOnly WorkersLost",
     "expost.execution.processes": "Processes",
-    "expost.facts.describe": "Facts describe",
+    "expost.facts.describe": "describe Facts",
     "expost.facts.mechanism": "ColumnFacts",
     "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Estimate Query",
     "expost.mechanisms.protocol": "FAILED Mechanism NOTHING",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
     "expost.selection.above_threshold": "AboveThreshold",
+    "expost.selection.baselines": "Doubling Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.selection.candidate": "Candidate",
-    "expost.selection.doubling": "Doubling",
-    "expost.selection.noise_path": "NoisePath PathSearch",
-    "expost.selection.noise_reduction": "NoiseReduction",
+    "expost.selection.noise_path": "NoisePath NoiseReduction PathSearch",
     "expost.selection.random_dropping": "RandomDropping",
     "expost.selection.release": "Release",
-    "expost.selection.repeat_and_select": "Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.server.client": "connect",
-    "expost.tuning.request.defaults": "default_job",
     "expost.tuning.job": "plan_job tune",
-    "expost.tuning.model.released_model": "Model load_model",
+    "expost.tuning.model.released_model": "load_model Model",
     "expost.tuning.model.subgroup_errors": "subgroup_errors",
     "expost.tuning.model.tuned": "Tuned",
+    "expost.tuning.request.defaults": "default_job",
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 _LAZY |= {

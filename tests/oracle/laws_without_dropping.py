@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.selection.repeat_and_select import Poisson, RunCount, TruncatedNegativeBinomial
+from expost.selection.baselines import Poisson, RunCount, TruncatedNegativeBinomial
 from tests.oracle.dropping_laws import ROUNDING, OutputLaw
 
 Truths = npt.NDArray[np.bool_]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from expost.facts import mechanism, ranges
+from expost.facts import mechanism, readings
 from expost.facts.mechanism import Looks, Price, learn
 from expost.facts.readings import TableCounts, array_counts
 from expost.privacy.profiles import gaussian_delta
@@ -160,11 +160,11 @@ def test_the_law_of_names_keeps_the_charge(person: Any) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of few points and few looks, so that all outcomes can be followed."""
-    monkeypatch.setattr(ranges, "POINTS", np.array([-4.0, 0.0, 4.0, 8.0]))
-    monkeypatch.setattr(ranges, "_INSIDE", 0)
-    monkeypatch.setattr(ranges, "_LOOKS", 1)
-    monkeypatch.setattr(ranges, "_OCTAVES", 4)
-    monkeypatch.setattr(ranges, "_PER_OCTAVE", 1)
+    monkeypatch.setattr(readings, "POINTS", np.array([-4.0, 0.0, 4.0, 8.0]))
+    monkeypatch.setattr(readings, "_INSIDE", 0)
+    monkeypatch.setattr(readings, "_LOOKS", 1)
+    monkeypatch.setattr(readings, "_OCTAVES", 4)
+    monkeypatch.setattr(readings, "_PER_OCTAVE", 1)
 
 
 @pytest.mark.usefixtures("small")

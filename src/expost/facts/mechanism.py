@@ -27,7 +27,6 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.facts.ranges import DistinctNumbers, Range, find_range
 from expost.facts.readings import (
     DATE,
     FRACTION,
@@ -37,7 +36,10 @@ from expost.facts.readings import (
     TRUTH,
     WHOLE,
     ColumnCounts,
+    DistinctNumbers,
+    Range,
     TableCounts,
+    find_range,
 )
 from expost.privacy.profiles import gaussian_delta, gaussian_mu
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
