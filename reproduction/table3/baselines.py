@@ -10,7 +10,7 @@ paper states neither the distribution of the number of runs nor its mean. Nine d
 tried and the one with the lowest mean cost is shown, which favours this baseline.
 
 *Brownian.* A deterministic model whose noise is reduced level by level until the bar is passed
-(:mod:`expost.mechanisms.discrete_noise`):
+(:mod:`expost.mechanisms`):
 
 * linear regression by sufficient statistics: Σ zzᵀ with z = (x, 1, y), of sensitivity
   ‖z‖² ≤ B² + 1 (off-diagonal entries count twice). A ridge of σ·√(2·width), about the norm of the

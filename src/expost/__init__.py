@@ -38,11 +38,18 @@ if TYPE_CHECKING:
         SimulationOnly,
         WorkersLost,
     )
-    from expost.execution.processes import Processes
+    from expost.execution.workers import Processes
+    from expost.facts.column_facts import ColumnFacts
     from expost.facts.describe import Facts, describe
-    from expost.facts.mechanism import ColumnFacts
-    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Estimate, Query
-    from expost.mechanisms.protocol import FAILED, NOTHING, Mechanism
+    from expost.mechanisms import (
+        FAILED,
+        NOTHING,
+        DiscreteGaussian,
+        DiscreteLaplace,
+        Estimate,
+        Mechanism,
+        Query,
+    )
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
@@ -139,11 +146,10 @@ _HOMES = {
     "expost.certificates.words": "certificate_words",
     "expost.errors": "BudgetRefused CheckpointMismatch ExpostError InvalidCandidate InvalidInput "
     "InvalidGuarantee InvalidRelease LedgerError MissingExtra SimulationOnly WorkersLost",
-    "expost.execution.processes": "Processes",
+    "expost.execution.workers": "Processes",
+    "expost.facts.column_facts": "ColumnFacts",
     "expost.facts.describe": "describe Facts",
-    "expost.facts.mechanism": "ColumnFacts",
-    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Estimate Query",
-    "expost.mechanisms.protocol": "FAILED Mechanism NOTHING",
+    "expost.mechanisms": "DiscreteGaussian DiscreteLaplace Estimate FAILED Mechanism NOTHING Query",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
     "expost.selection.above_threshold": "AboveThreshold",

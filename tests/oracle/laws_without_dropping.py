@@ -161,7 +161,7 @@ class NoisePath:
     def keep(self, level: int) -> float:
         """Return the probability that the next coarser level keeps the noise of this level.
 
-        See :mod:`expost.mechanisms.discrete_noise`.
+        See :mod:`expost.mechanisms`.
         """
         fine, coarse = math.exp(-self.rates[level]), math.exp(-self.rates[level - 1])
         return fine / coarse * ((1 - coarse) / (1 - fine)) ** 2

@@ -16,7 +16,7 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.calls import Score, rate
-from expost.mechanisms.discrete_noise import DiscreteLaplace, Estimate, Query
+from expost.mechanisms import DiscreteLaplace, Estimate, Query
 from expost.rationals import exact
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.baselines import Doubling, RepeatAndSelect

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from expost.errors import ExpostError, InvalidInput
 from expost.execution.calls import Raised, Score, call_or_failure
-from expost.mechanisms.protocol import FAILED, Call
+from expost.mechanisms import FAILED, Call
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness

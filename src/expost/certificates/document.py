@@ -34,7 +34,7 @@ from typing import Any, TypedDict, cast
 from expost.budget.signing import load_document
 from expost.errors import ExpostError, InvalidRelease
 from expost.files import canonical
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+from expost.mechanisms import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import (
     RELATIONS,

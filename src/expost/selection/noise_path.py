@@ -37,7 +37,7 @@ from expost.arrays import Floats, Integers
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.calls import call_or_failure, settle_failure
 from expost.execution.engine import Outcome, ReleaseRule, Run
-from expost.mechanisms.discrete_noise import (
+from expost.mechanisms import (
     DiscreteGaussian,
     DiscreteLaplace,
     DiscreteNoise,
@@ -473,7 +473,7 @@ class NoiseReduction(Selector):
 
     Notes
     -----
-    The noise of the levels is coupled (:mod:`expost.mechanisms.discrete_noise`), so outcome i costs
+    The noise of the levels is coupled (:mod:`expost.mechanisms`), so outcome i costs
     ε_i (or ρ_i), and "nothing" costs the last. The score receives an ``Estimate``, which carries
     its noise scale.
 

@@ -269,7 +269,7 @@ def read_natively(engine: Any, files: Sequence[Path], names: Sequence[str], used
 
     ``names`` are the files as DuckDB reads them.
     """
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     if any("=" in part for path in files for part in path.parts):
         return None  # a folder may be a column
