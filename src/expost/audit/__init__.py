@@ -7,8 +7,7 @@ gives a verdict at a stated confidence.
 ``empirical``        :func:`audit`: the runs, in this process or in several, and their verdict
 ``subjects``         what can be audited: a selection, a mechanism, a request, or ``MODULE:NAME``
 ``events``           how outputs are told apart, which events are tested, and the loss they show
-``report``  exact confidence bounds of a probability, and the number of runs needed
-``report``           :class:`AuditReport` and its parts, and the claims as numbers
+``report``           :class:`AuditReport`, claims as numbers, exact bounds of a probability
 ===================  =============================================================================
 
 Audits by computation, the oracle of the tests, are in ``tests/oracle``. The public names are

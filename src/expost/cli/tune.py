@@ -46,7 +46,7 @@ from expost.cli.output import (
     visible,
     with_options,
 )
-from expost.cli.tune_output import announce, render
+from expost.cli.plans import announce, render
 from expost.errors import BudgetRefused, InvalidInput
 from expost.execution.workers import EXECUTORS
 from expost.tuning import EXAMPLE
