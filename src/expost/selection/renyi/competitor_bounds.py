@@ -20,6 +20,7 @@ a probability near 1. Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -37,6 +38,7 @@ _RATIO = 1.12  # of neighbouring orders β of a curve that are tried
 _NEGLIGIBLE = 1e-16  # keep probability below which a cell shares the bound of the one before
 _TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
+_TOGETHER = 1 << 14  # numbers that are worked on together; more would leave the cache
 
 _rows: dict[tuple[bytes, float, float], Floats] = {}
 """Bounds computed so far, by group (content), order and gap: attempts of one job share them."""
@@ -116,38 +118,51 @@ class Competitors:
         a typical level. Rows that were computed before, also for another list of candidates, are
         taken from the table.
         """
-        gaps = self.rates * shift
-        names = [(key, float(order), float(gap)) for key, gap in zip(self._keys, gaps, strict=True)]
-        missing = np.array([index for index, name in enumerate(names) if name not in _rows], int)
-        if len(missing):
-            if len(_rows) > _MOST_ROWS:
-                _rows.clear()
-                missing = np.arange(len(names))
-            bounds = self._bounds(order, gaps[missing][:, None], missing)
-            for index, bound in zip(missing, bounds, strict=True):
-                _rows[names[index]] = bound
-        return np.array([_rows[name] for name in names])
+        self.remember([(order, shift)])
+        return np.array([_rows[name] for name in self._names(order, shift)])
 
-    def _bounds(self, order: float, gap: Floats, groups: Integers) -> Floats:
-        """Compute the ``sharp`` bounds of some groups.
+    def _names(self, order: float, shift: float) -> list[tuple[bytes, float, float]]:
+        """Return what the rows of one order and shift are known by."""
+        gaps = (self.rates * shift).tolist()
+        return [(key, float(order), gap) for key, gap in zip(self._keys, gaps, strict=True)]
+
+    def remember(self, points: Iterable[tuple[float, float]]) -> None:
+        """Put the ``sharp`` bounds of some orders and shifts into the table, many rows at once."""
+        if len(_rows) > _MOST_ROWS:
+            _rows.clear()
+        missing = {
+            name: group
+            for point in points
+            for group, name in enumerate(self._names(*point))
+            if name not in _rows
+        }
+        names, most = list(missing), max(1, _TOGETHER // self.keeping.shape[1])
+        for first in range(0, len(names), most):
+            part = names[first : first + most]
+            orders, gaps = (np.array([[name[at]] for name in part]) for at in (1, 2))
+            groups = np.array([missing[name] for name in part])
+            _rows.update(zip(part, self._bounds(orders, gaps, groups), strict=True))
+
+    def _bounds(self, order: Floats, gap: Floats, groups: Integers) -> Floats:
+        """Compute the ``sharp`` bounds of some groups, one order and gap (columns) for each.
 
         β = α is among the orders that are tried, so no bound exceeds the other two methods'.
         """
-        tried = np.union1d(self._choices, np.flatnonzero(self.orders == order))
-        betas = self.orders[tried][None, :]
-        curves, keeping = self.curves[groups][:, tried], self.keeping[groups]
+        own = np.searchsorted(self.orders, order)
+        tried = np.sort(np.hstack([np.tile(self._choices, (len(own), 1)), own]), axis=1)
+        betas, rows = self.orders[tried], np.arange(len(groups))
+        curves, keeping = self.curves[groups[:, None], tried], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
-        rows = np.arange(len(groups))
         # Where hardly anything is kept, the bound of the last cell that matters serves as well: it
         # falls with the level.
-        matter = int((keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
+        matter = int((self.keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
         cells = keeping[:, :matter]
         bounds = []
         for cell in (np.zeros_like(typical), typical):
             at_cell = highest(order, betas, curves, gap, keeping[rows, cell][:, None])
             best = np.argmin(at_cell, axis=1)
             chosen = curves[rows, best][:, None]
-            bounds.append(highest(order, betas[0, best][:, None], chosen, gap, cells))
+            bounds.append(highest(order, betas[rows, best][:, None], chosen, gap, cells))
         missing = keeping.shape[1] - cells.shape[1]
         return np.pad(np.minimum(*bounds), ((0, 0), (0, missing)), mode="edge")
 
@@ -160,7 +175,9 @@ def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats)
     return np.where(log_peak < 0, inside, linear - order * np.exp(-divergence))
 
 
-def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:
+def highest(
+    order: float | Floats, beta: Floats, divergence: Floats, gap: Floats, kept: Floats
+) -> Floats:
     """Return an upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
 
     The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p, which falls up to
@@ -227,7 +244,7 @@ def _slope(
     return value, np.where(np.abs(t) * np.maximum(1, 1 / slack) <= 64, error, np.inf)
 
 
-def _padded(order: float, a: Floats, c: Floats) -> Floats:
+def _padded(order: float | Floats, a: Floats, c: Floats) -> Floats:
     """Return α·ln(1−a) − (α−1)·ln(1−c), padded up.
 
     The relative error of a and c is 2^{−50}; this matters where they are near 1.

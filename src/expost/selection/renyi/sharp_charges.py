@@ -230,12 +230,14 @@ class _Search:
 
     def visit(self, points: Iterable[tuple[int, int]]) -> bool:
         """Evaluate new points; return whether any outcome improved by more than 0.01 %."""
-        improved = False
-        for point in points:
-            if point in self.seen:
-                continue
-            self.seen.add(point)
-            charges = self.problem.evaluate(self.allowed[point[0]], self.problem.shift(point[1]))
+        improved, problem = False, self.problem
+        new = [point for point in dict.fromkeys(points) if point not in self.seen]
+        self.seen.update(new)
+        if problem.method == "sharp":  # all at once: most of the time is that of single calls
+            places = [(self.allowed[order], problem.shift(shift)) for order, shift in new]
+            problem.competitors.remember((problem.orders[at], shift) for at, shift in places)
+        for point in new:
+            charges = problem.evaluate(self.allowed[point[0]], problem.shift(point[1]))
             better = charges < self.best
             improved |= bool(np.any(charges < self.best * (1 - 1e-4) - 1e-12))
             self.best[better] = charges[better]
