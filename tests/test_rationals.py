@@ -20,6 +20,7 @@ from expost.rationals import (
     exact_normal,
     exact_positive,
     pad_up,
+    product_up,
     round_down,
     round_up,
 )
@@ -105,6 +106,15 @@ def test_rounding_of_numbers_beyond_the_floats() -> None:
     largest = math.nextafter(math.inf, 0)
     assert (round_down(huge), round_up(-huge)) == (largest, -largest)
     assert round_up(1 / huge) == math.ulp(0)
+
+
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(_FLOATS, _FLOATS)
+def test_products_are_rounded_up_and_no_further(first: float, second: float) -> None:
+    """Also where they overflow or are subnormal."""
+    assert product_up(first, second) == round_up(Fraction(first) * Fraction(second))
 
 
 @given(st.floats(-1e300, 1e300), st.floats(0, 1e300))

@@ -92,7 +92,18 @@ def round_up(value: Fraction) -> float:
         nearest = float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.nextafter(math.inf, 0)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+    numerator, denominator = nearest.as_integer_ratio()
+    enough = numerator * value.denominator >= value.numerator * denominator
+    return nearest if enough else math.nextafter(nearest, math.inf)
+
+
+def product_up(first: float, second: float) -> float:
+    """Return the smallest float that is at least the product of two finite floats."""
+    nearest = first * second
+    if math.isinf(nearest):
+        return round_up(Fraction(first) * Fraction(second))
+    (a, b), (c, d), (e, f) = map(float.as_integer_ratio, (nearest, first, second))
+    return nearest if a * d * f >= c * e * b else math.nextafter(nearest, math.inf)
 
 
 def round_down(value: Fraction) -> float:

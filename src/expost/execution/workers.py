@@ -84,8 +84,6 @@ EXECUTORS = ("local", "processes", *_CLUSTERS)
 def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any]:
     """Return an executor by its name, as a context manager; "local" needs none."""
     if name == "processes":
-        from expost.execution.processes import Processes
-
         return Processes()
     if name not in _CLUSTERS:
         raise InvalidInput("executor", name, "choose from " + ", ".join(EXECUTORS))

@@ -34,6 +34,7 @@ from expost.rationals import (
     check_orders,
     count_of,
     exact,
+    product_up,
     read_kind,
     round_up,
     set_fields,
@@ -351,11 +352,8 @@ class ZCDP(Guarantee):
 
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """Return the curve ε(α) = αρ, rounded up; see :meth:`Guarantee.to_renyi`."""
-        rho = Fraction(self.rho)
         checked = check_orders(orders)
-        return RenyiDP(
-            checked, tuple(round_up(rho * Fraction(a)) for a in checked), self.neighbours
-        )
+        return RenyiDP(checked, tuple(product_up(self.rho, a) for a in checked), self.neighbours)
 
     def to_approx(self, delta: Number) -> ApproxDP:
         """Return (ε, δ) with the tight conversion at the best order that a search finds.

@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -50,9 +49,9 @@ from expost.rationals import (
     count_of,
     exact,
     pad_up,
+    product_up,
     read_kind,
     round_down,
-    round_up,
     set_fields,
 )
 
@@ -95,7 +94,7 @@ def tight_epsilon_of_zcdp(rho: float, log_delta: float) -> float:
 
     def epsilon(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        return tight_epsilon(order, round_up(Fraction(order) * Fraction(rho)), log_delta)
+        return tight_epsilon(order, product_up(order, rho), log_delta)
 
     guess = max(
         -20.0, 0.5 * (math.log(max(-log_delta, 1e-3)) - math.log(rho))
@@ -391,7 +390,7 @@ class ZCDPProfile(_Record):
 @lru_cache(maxsize=256)
 def _curve_of_zcdp(rho: float) -> RenyiProfile:
     """Return the profile of the curve of ρ-zCDP at the default orders."""
-    curve = tuple(round_up(Fraction(rho) * Fraction(order)) for order in DEFAULT_ORDERS)
+    curve = tuple(product_up(rho, order) for order in DEFAULT_ORDERS)
     return RenyiProfile(DEFAULT_ORDERS, curve)
 
 

@@ -102,6 +102,7 @@ class RenyiEstimates:
             for times in _SHIFTS:
                 natural = curve[order_index] / problem.rates[level]
                 points.append((order_index, max(1, round(natural * times / step)) * step))
+        problem.competitors.remember((orders[order_index], shift) for order_index, shift in points)
         factors = np.array([problem.competitors.factors("sharp", *point) for point in points])
         order_indices = [order_index for order_index, _ in points]
         return _Points(

@@ -10,24 +10,17 @@ it is s(ε′+γ_i) + ln(I_i/keep_i) + ε_i with I_i·δ_i(ε_i) at most the out
 "nothing" of Algorithm 2 needs no δ.
 
 F_j bounds how much a competitor j adds to the moment, where it is kept with probability
-u = e^{−γ_j·x} at the drop level x:
+u = e^{−γ_j·x} at the drop level x (docs/theory.md, "Three choices of F_j"):
 
-``paper``
-    F = K_j at every level, with K_j = e^{(α−1)ε_j(α) − αγ_j s} < 1 (``lem:rdp-to-conv-ratio``;
-    docs/theory.md corrects its proof).
-``closed-form``
-    F = −m_α·ln(1 − K_j·u), with m_α = ((α−1)/α)^{2α−1}.
-``sharp``
-    F = max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve, with p = β/(β−1),
-    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s} (:func:`highest`).
+- ``paper``: K_j = e^{(α−1)ε_j(α) − αγ_j s} < 1 at every level (``lem:rdp-to-conv-ratio``);
+- ``closed-form``: −m_α·ln(1 − K_j·u), with m_α = ((α−1)/α)^{2α−1};
+- ``sharp``: max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve, with
+  p = β/(β−1), A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s} (:func:`highest`).
 
 All three fall as the level grows, so the value at the first level of a cell bounds the cell. Every
 bound is padded up by 2^{−44} of the terms of its sum, and by the effect of rounding on ln(1−·) for
-a probability near 1.
-
-Order and shift are parameters of the analysis only: they do not depend on data, so every search
-gives a valid charge. Each outcome may use its own. Results are rounded up.
-
+a probability near 1. Order and shift are parameters of the analysis only: they do not depend on
+data, so every search gives a valid charge. Each outcome may use its own. Results are rounded up.
 Tests: ``tests/theorems/test_renyi.py`` (enumeration, mutants),
 ``tests/theorems/test_profile_charges.py``, ``tests/selection/test_renyi_charges.py``,
 ``tests/selection/test_competitor_bounds.py``.
@@ -53,12 +46,12 @@ _PAD = 2.0**-44
 _ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
 _HALVINGS = 30  # of a bracket that is at most e wide
 _G_ERROR = 2.0**-46  # of the terms of g: its rounding error, with room
-_SMALLEST = 5e-324
 _WIDENING = 2.0**-42  # times β − 1: how far the bracket is widened, in ln b
 _RATIO = 1.12  # of neighbouring orders β of a curve that are tried
 _NEGLIGIBLE = 1e-16  # keep probability below which a cell shares the bound of the one before
 _TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_FACTOR_ROWS = 100_000  # rows kept for reuse; about 1 kB each
+_TOGETHER = 1 << 14  # numbers that are worked on together; more would leave the cache
 
 _factor_rows: dict[tuple[bytes, float, float], Floats] = {}
 """Bounds computed so far, by group (content), order and gap: attempts of one job share them."""
@@ -138,38 +131,51 @@ class Competitors:
         a typical level. Rows that were computed before, also for another list of candidates, are
         taken from the table.
         """
-        gaps = self.rates * shift
-        names = [(key, float(order), float(gap)) for key, gap in zip(self._keys, gaps, strict=True)]
-        missing = np.array([i for i, name in enumerate(names) if name not in _factor_rows], int)
-        if len(missing):
-            if len(_factor_rows) > _MOST_FACTOR_ROWS:
-                _factor_rows.clear()
-                missing = np.arange(len(names))
-            bounds = self._bounds(order, gaps[missing][:, None], missing)
-            for index, bound in zip(missing, bounds, strict=True):
-                _factor_rows[names[index]] = bound
-        return np.array([_factor_rows[name] for name in names])
+        self.remember([(order, shift)])
+        return np.array([_factor_rows[name] for name in self._names(order, shift)])
 
-    def _bounds(self, order: float, gap: Floats, groups: Integers) -> Floats:
-        """Compute the ``sharp`` bounds of some groups.
+    def _names(self, order: float, shift: float) -> list[tuple[bytes, float, float]]:
+        """Return what the rows of one order and shift are known by."""
+        gaps = (self.rates * shift).tolist()
+        return [(key, float(order), gap) for key, gap in zip(self._keys, gaps, strict=True)]
+
+    def remember(self, points: Iterable[tuple[float, float]]) -> None:
+        """Put the ``sharp`` bounds of some orders and shifts into the table, many rows at once."""
+        if len(_factor_rows) > _MOST_FACTOR_ROWS:
+            _factor_rows.clear()
+        missing = {
+            name: group
+            for point in points
+            for group, name in enumerate(self._names(*point))
+            if name not in _factor_rows
+        }
+        names, most = list(missing), max(1, _TOGETHER // self.keeping.shape[1])
+        for first in range(0, len(names), most):
+            part = names[first : first + most]
+            orders, gaps = (np.array([[name[at]] for name in part]) for at in (1, 2))
+            groups = np.array([missing[name] for name in part])
+            _factor_rows.update(zip(part, self._bounds(orders, gaps, groups), strict=True))
+
+    def _bounds(self, order: Floats, gap: Floats, groups: Integers) -> Floats:
+        """Compute the ``sharp`` bounds of some groups, one order and gap (columns) for each.
 
         β = α is among the orders that are tried, so no bound exceeds the other two methods'.
         """
-        tried = np.union1d(self._choices, np.flatnonzero(self.orders == order))
-        betas = self.orders[tried][None, :]
-        curves, keeping = self.curves[groups][:, tried], self.keeping[groups]
+        own = np.searchsorted(self.orders, order)
+        tried = np.sort(np.hstack([np.tile(self._choices, (len(own), 1)), own]), axis=1)
+        betas, rows = self.orders[tried], np.arange(len(groups))
+        curves, keeping = self.curves[groups[:, None], tried], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
-        rows = np.arange(len(groups))
         # Where hardly anything is kept, the bound of the last cell that matters serves as well: it
         # falls with the level.
-        matter = int((keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
+        matter = int((self.keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
         cells = keeping[:, :matter]
         bounds = []
         for cell in (np.zeros_like(typical), typical):
             at_cell = highest(order, betas, curves, gap, keeping[rows, cell][:, None])
             best = np.argmin(at_cell, axis=1)
             chosen = curves[rows, best][:, None]
-            bounds.append(highest(order, betas[0, best][:, None], chosen, gap, cells))
+            bounds.append(highest(order, betas[rows, best][:, None], chosen, gap, cells))
         missing = keeping.shape[1] - cells.shape[1]
         return np.pad(np.minimum(*bounds), ((0, 0), (0, missing)), mode="edge")
 
@@ -182,7 +188,9 @@ def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats)
     return np.where(log_peak < 0, inside, linear - order * np.exp(-divergence))
 
 
-def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:
+def highest(
+    order: float | Floats, beta: Floats, divergence: Floats, gap: Floats, kept: Floats
+) -> Floats:
     """Return an upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
 
     The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p, which falls up to
@@ -200,7 +208,7 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
 
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         # The analytic bracket, in ln b.
-        rarity = -np.log(np.maximum(kept, _SMALLEST))
+        rarity = -np.log(np.maximum(kept, 5e-324))
         log_b1, doubt = np.log1p(-1 / cross) + gap + rarity, _PAD * (1 + gap + rarity)
         top, under = np.minimum(log_b1 + doubt, 0.0), log_b1 - doubt
         terms = np.log((order - 1) / (order * power)) + divergence - gap
@@ -249,7 +257,7 @@ def _slope(
     return value, np.where(np.abs(t) * np.maximum(1, 1 / slack) <= 64, error, np.inf)
 
 
-def _padded(order: float, a: Floats, c: Floats) -> Floats:
+def _padded(order: float | Floats, a: Floats, c: Floats) -> Floats:
     """Return α·ln(1−a) − (α−1)·ln(1−c), padded up.
 
     The relative error of a and c is 2^{−50}; this matters where they are near 1.
@@ -456,12 +464,14 @@ class _Search:
 
     def visit(self, points: Iterable[tuple[int, int]]) -> bool:
         """Evaluate new points; return whether any outcome improved by more than 0.01 %."""
-        improved = False
-        for point in points:
-            if point in self.seen:
-                continue
-            self.seen.add(point)
-            charges = self.problem.evaluate(self.allowed[point[0]], self.problem.shift(point[1]))
+        improved, problem = False, self.problem
+        new = [point for point in dict.fromkeys(points) if point not in self.seen]
+        self.seen.update(new)
+        if problem.method == "sharp":  # all at once: most of the time is that of single calls
+            places = [(self.allowed[order], problem.shift(shift)) for order, shift in new]
+            problem.competitors.remember((problem.orders[at], shift) for at, shift in places)
+        for point in new:
+            charges = problem.evaluate(self.allowed[point[0]], problem.shift(point[1]))
             better = charges < self.best
             improved |= bool(np.any(charges < self.best * (1 - 1e-4) - 1e-12))
             self.best[better] = charges[better]
