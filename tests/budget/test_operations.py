@@ -17,7 +17,7 @@ from expost.budget import totals
 from expost.budget.budgets import PureBudget
 from expost.budget.ledger import Ledger
 from expost.budget.limits import Filter
-from expost.budget.replay import Period, Replay
+from expost.budget.operations import Period, Replay
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 
 TABLE = Charges.from_list([PureDP(0.5)], PureDP(0.0))

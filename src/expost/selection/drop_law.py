@@ -159,7 +159,7 @@ def shared_cell_edges(fastest: float, overhead: float) -> Floats:
     """Return cells that problems with equal rates and different overheads have in common.
 
     The end depends on the overhead only through a power of 64, so that bounds computed cell by
-    cell can be reused (:mod:`expost.selection.renyi.competitor_bounds`).
+    cell can be reused (:mod:`expost.selection.renyi_charges`).
     """
     octaves = max(1, ceil(log(fastest / overhead) / log(64.0))) if overhead < fastest else 1
     return cell_edges(2 * fastest, fastest * 64.0**-octaves, 1.1)

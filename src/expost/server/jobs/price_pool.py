@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from expost._version import __version__
 from expost.errors import ExpostError
-from expost.execution.processes import prepare_worker
+from expost.execution.workers import prepare_worker
 from expost.server.database import ServerDatabase, shared_prices
 from expost.server.problems import Unavailable
 
