@@ -468,7 +468,7 @@ class _Search:
         new = [point for point in dict.fromkeys(points) if point not in self.seen]
         self.seen.update(new)
         if problem.method == "sharp":  # all at once: most of the time is that of single calls
-            pairs = ((self.allowed[order], problem.shift(shift)) for order, shift in new)
+            pairs = [(self.allowed[order], problem.shift(shift)) for order, shift in new]
             problem.competitors.remember((problem.orders[at], shift) for at, shift in pairs)
         for point in new:
             charges = problem.evaluate(self.allowed[point[0]], problem.shift(point[1]))
