@@ -34,9 +34,10 @@ from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+from expost.selection.above_threshold import AboveThreshold
 from expost.selection.baselines import Doubling, RepeatAndSelect
 from expost.selection.candidate import Candidate
-from expost.selection.random_dropping import AboveThreshold, DroppingSelector, RandomDropping
+from expost.selection.random_dropping import DroppingSelector, RandomDropping
 from expost.selection.selector import Selector
 
 _STEEPEST = 60.0  # the largest tilt tried

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
+    from expost.selection.above_threshold import AboveThreshold
     from expost.selection.baselines import (
         Doubling,
         Poisson,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     )
     from expost.selection.candidate import Candidate
     from expost.selection.noise_path import NoisePath, NoiseReduction, PathSearch
-    from expost.selection.random_dropping import AboveThreshold, RandomDropping
+    from expost.selection.random_dropping import RandomDropping
     from expost.selection.release import Release
     from expost.server.client import connect
     from expost.tuning.job import plan_job, tune
@@ -151,10 +152,11 @@ _HOMES = {
     "expost.mechanisms": "DiscreteGaussian DiscreteLaplace Estimate FAILED Mechanism NOTHING Query",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
+    "expost.selection.above_threshold": "AboveThreshold",
     "expost.selection.baselines": "Doubling Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.selection.candidate": "Candidate",
     "expost.selection.noise_path": "NoisePath NoiseReduction PathSearch",
-    "expost.selection.random_dropping": "AboveThreshold RandomDropping",
+    "expost.selection.random_dropping": "RandomDropping",
     "expost.selection.release": "Release",
     "expost.server.client": "connect",
     "expost.tuning.job": "plan_job tune",

@@ -22,8 +22,8 @@ from expost import (
 from expost.certificates.document import charges_of_grid, rebuild
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import ZERO_OUT
+from expost.selection.above_threshold import PlannedAttempt, PlannedPath, Tell
 from expost.selection.held_out import HeldOut
-from expost.selection.random_dropping import PlannedAttempt, PlannedPath, Tell
 from expost.selection.release import OWN, data_description, grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import DOORS, every_door

@@ -17,7 +17,7 @@ pytest.importorskip("numba", reason="needs the native extra")
 import expost
 from expost.cli.main import main
 from expost.randomness.source import SimulationRandomness
-from expost.selection.random_dropping import PlannedAttempt
+from expost.selection.above_threshold import PlannedAttempt
 from expost.sklearn import DPLogisticRegression, ExPostSearch
 from tests.tuning.jobs import TINY, TOML, clouds
 

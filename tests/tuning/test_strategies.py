@@ -17,8 +17,8 @@ from expost.features import OrientedGradients
 from expost.features.columns import Column, TableSchema
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
+from expost.selection.above_threshold import PlannedAttempt, PlannedPath
 from expost.selection.noise_path import _total_delta
-from expost.selection.random_dropping import PlannedAttempt, PlannedPath
 from expost.tuning import job as jobs
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.rehearsal import Pace

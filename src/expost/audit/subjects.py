@@ -29,9 +29,10 @@ from expost.mechanisms import FAILED, Call
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness
+from expost.selection.above_threshold import AboveThreshold
 from expost.selection.baselines import Doubling
 from expost.selection.candidate import Candidate
-from expost.selection.random_dropping import AboveThreshold, RandomDropping
+from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import Release
 from expost.selection.selector import Selector
 

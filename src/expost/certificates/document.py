@@ -44,6 +44,7 @@ from expost.privacy.guarantees import (
     guarantee_from_dict,
 )
 from expost.rationals import charge_text, round_down
+from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
 from expost.selection.baselines import (
     Doubling,
     Poisson,
@@ -54,13 +55,7 @@ from expost.selection.baselines import (
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
 from expost.selection.noise_path import NoisePath, NoiseReduction, PathLevel, PathSearch
-from expost.selection.random_dropping import (
-    AboveThreshold,
-    PlannedAttempt,
-    PlannedPath,
-    RandomDropping,
-    Tell,
-)
+from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import SCHEMA, Release, plain_json
 from expost.selection.selector import Selector
 

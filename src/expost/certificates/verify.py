@@ -49,8 +49,8 @@ from expost.facts.describe import facts_price_problems, total_problems
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
+from expost.selection.above_threshold import Tell
 from expost.selection.held_out import SHARES
-from expost.selection.random_dropping import Tell
 
 _ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 _UNREADABLE = (

@@ -1,11 +1,11 @@
 """Private selection: run several candidates, release one, and charge for that one.
 
-Each family of algorithms has its own file; all follow the same steps, which are in ``selector``.
+Each algorithm has its own file; all follow the same steps, which are in ``selector``.
 CONTRIBUTING.md has the order in which to read Algorithm 3, from the call to the release.
 
 Selectors
-    ``random_dropping``     drop candidates at random; release the best that is left (Algorithm 3),
-                            or the first that reaches a goal (Algorithms 1 and 2)
+    ``random_dropping``     Algorithm 3: drop candidates at random, release the best that is left
+    ``above_threshold``     Algorithms 1 and 2: release the first candidate that reaches a goal
     ``baselines``           a random number of runs, release the best; or run in order, pay for all
     ``noise_path``          a query or statistic at several noise levels, stopped by a score or by
     ``held_out``            noisy counts on held-out rows

@@ -27,6 +27,7 @@ from expost.errors import InvalidInput
 from expost.html_tables import HtmlTable, Loss
 from expost.privacy.charges import Charges
 from expost.rationals import count_of
+from expost.selection.above_threshold import AboveThreshold
 from expost.selection.attempts import (
     Attempt,
     Belief,
@@ -37,7 +38,6 @@ from expost.selection.attempts import (
     reach_of,
 )
 from expost.selection.drop_law import log_cell_masses, log_keep_probability
-from expost.selection.random_dropping import AboveThreshold
 from expost.selection.renyi_charges import SHIFT_GRID, known_ratios, least_epsilon, log_sum
 
 _ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself

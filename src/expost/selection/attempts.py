@@ -1,6 +1,6 @@
 """Tuning to a goal as a sequence of attempts: what is asked, and what to expect of it.
 
-An attempt is one run of Algorithm 2 (:class:`expost.selection.random_dropping.AboveThreshold`)
+An attempt is one run of Algorithm 2 (:class:`expost.selection.above_threshold.AboveThreshold`)
 with its own draw, its own charges and its own share of δ. A miss releases nothing and costs about
 the attempt's overhead. The attempts are planned before data is read
 (:mod:`expost.selection.attempt_planner`). All records here are public. A :class:`Belief` (which
@@ -23,8 +23,8 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
+from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate, never_run
-from expost.selection.random_dropping import AboveThreshold
 
 _LEAST_LEVEL, _LARGEST_LEVEL = 1e-9, 1e6
 

@@ -339,14 +339,14 @@ def load_model(
                 f"a {type(given).__name__}",
                 "this is one module; pass the class or the function that makes it",
             )
-        factory = factory_of(
+        made = factory_of(
             kind,
             Path(),
             given=given,
             arguments=arguments if takes(given, arguments) else None,
             integers=recipe.schema.integers,
         )
-        recipe = replace(recipe, factory=factory)
+        recipe = replace(recipe, factory=made)
         _check_parameters(recipe, parameters)
     return Model(recipe, parameters, header.get("passed"))
 

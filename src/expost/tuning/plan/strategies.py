@@ -35,8 +35,8 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import weaknesses
 from expost.privacy.guarantees import ZCDP, ZERO_OUT, ApproxDP, PureDP
 from expost.rationals import charge_text, round_down
+from expost.selection.above_threshold import PlannedAttempt
 from expost.selection.candidate import Candidate
-from expost.selection.random_dropping import PlannedAttempt
 from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.job_plan import JobPlan, plan_search

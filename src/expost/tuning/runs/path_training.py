@@ -47,6 +47,7 @@ from expost.privacy.guarantees import ADD_REMOVE, Guarantee, PureDP
 from expost.randomness.coins import discrete_laplace
 from expost.randomness.source import Randomness
 from expost.rationals import exact
+from expost.selection.above_threshold import PlannedPath, Tell
 from expost.selection.candidate import Candidate
 from expost.selection.held_out import (
     SHARES,
@@ -56,7 +57,6 @@ from expost.selection.held_out import (
     useful_rhos,
 )
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
-from expost.selection.random_dropping import PlannedPath, Tell
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
 from expost.training.progressive_modules import FALLING, STEADY, ModuleTraining

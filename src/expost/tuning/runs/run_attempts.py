@@ -33,11 +33,11 @@ from expost.execution.checkpoint import fingerprint
 from expost.files import lock_file
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
+from expost.selection.above_threshold import PlannedAttempt
 from expost.selection.attempts import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
 from expost.selection.drop_law import log_keep_probability
 from expost.selection.noise_path import PathSearch
-from expost.selection.random_dropping import PlannedAttempt
 from expost.selection.release import Release
 from expost.selection.selector import Selector
 from expost.tuning.model.released_model import Recipe
