@@ -8,6 +8,9 @@ Garbage is not collected while modules and tests are loaded, and what is then lo
 later collections, which would otherwise look at all of it again and again: nearly a tenth of the
 time of tests of tables.
 
+``-n auto`` starts one worker more than there are cores: some tests wait, for a server, a cluster, a
+process or the disk, and a core would wait with them.
+
 Examples of Hypothesis have no deadline: how long one takes depends on the load of the machine.
 
 Temporary folders are in memory where there is room (``/dev/shm``). A ledger waits for the disk at
@@ -23,6 +26,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 for _name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -35,6 +39,13 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 gc.disable()
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return 1 + (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
 
 
 def pytest_collection_finish() -> None:
