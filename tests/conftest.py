@@ -8,6 +8,13 @@ Garbage is not collected while modules and tests are loaded, and what is then lo
 later collections, which would otherwise look at all of it again and again: nearly a tenth of the
 time of tests of tables.
 
+``-n auto`` starts one worker more than there are cores: some tests wait, for a server, a cluster, a
+process or the disk, and a core would wait with them.
+
+The picture beside a certificate takes a fifth of a second, and hundreds of tests tune: it is drawn
+where a test asks for ``pictures``, else a file without a picture is written. All figures have tests
+of their own (``tests/test_plots.py``).
+
 Examples of Hypothesis have no deadline: how long one takes depends on the load of the machine.
 
 Temporary folders are in memory where there is room (``/dev/shm``). A ledger waits for the disk at
@@ -21,8 +28,12 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import settings
 
 for _name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -35,6 +46,30 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 gc.disable()
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return 1 + (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Ask for the pictures of jobs."""
+
+
+@pytest.fixture(autouse=True)
+def _few_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    job = sys.modules.get("expost.tuning.job")
+    if job is None or "pictures" in request.fixturenames:
+        yield
+        return
+    plots = job.plots
+    job.plots = SimpleNamespace(draw_tuning=lambda path, **values: path.write_bytes(b""))
+    yield
+    job.plots = plots
 
 
 def pytest_collection_finish() -> None:

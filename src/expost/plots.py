@@ -37,6 +37,7 @@ INK = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7")
 """Blue, orange, green, vermilion, purple: the palette of Okabe and Ito."""
 
 _FORMATS = (".png", ".pdf", ".svg")
+_DPI = 160
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -76,7 +77,11 @@ def save(drawn: Any, path: Path) -> None:
         if legend is not None:
             legend.set_frame_on(False)
     with house_style():
-        drawn.savefig(path, dpi=160)
+        if path.suffix.lower() == ".png":  # the same picture; savefig would lay it out twice
+            drawn.set_dpi(_DPI)
+            drawn.canvas.print_png(path)
+        else:
+            drawn.savefig(path, dpi=_DPI)
 
 
 def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:

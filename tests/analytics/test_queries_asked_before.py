@@ -38,7 +38,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.create(tmp_path / "ledger.db", PureDP(1000))
+    return Ledger.create(tmp_path / "ledger.db", PureDP(100))
 
 
 @pytest.fixture

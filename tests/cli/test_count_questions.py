@@ -246,8 +246,15 @@ class TestNeighbours:
         groups = {str(each["group"]) for each in (*document["answers"], *document["unanswered"])}
         return done.code, done.err, sorted(document), groups
 
-    @pytest.mark.parametrize("first", [False, True])
-    @pytest.mark.parametrize("kind", ["--sum", "--mean"])
+    @pytest.mark.parametrize(
+        ("first", "kind"),
+        [
+            (False, "--sum"),
+            (True, "--mean"),
+            pytest.param(True, "--sum", marks=pytest.mark.long),
+            pytest.param(False, "--mean", marks=pytest.mark.long),
+        ],
+    )
     def test_values(self, expost, tmp_path, first, kind):
         """Wherever the row stands; catches a type or a format that is guessed from rows."""
         (tmp_path / "k.txt").write_text("a\nb\n")

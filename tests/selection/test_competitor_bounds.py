@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from expost.selection import renyi_charges
-from expost.selection.renyi_charges import highest
+from expost.selection.renyi_charges import Competitors, highest
 
 
 def true_maximum(order: float, beta: float, divergence: float, gap: float, kept: float) -> float:
@@ -121,3 +121,33 @@ def test_an_end_with_the_wrong_sign_is_replaced(monkeypatch):
     broken = [highest(p[0], *(np.array([each]) for each in p[1:]))[0] for p in points]
     monkeypatch.undo()
     assert all(b >= f * (1 - 1e-12) for b, f in zip(broken, fine, strict=True))
+
+
+def test_bounds_that_are_computed_together_are_those_of_each_alone(monkeypatch):
+    """The same bits; catches rows that take the order, the gap or the group of another row."""
+    orders = np.array([1.5, 2.0, 2.1, 3.0, 4.0, 8.0])
+    curves = np.outer([0.1, 0.4, 1.0], orders)
+    rates = np.array([0.5, 1.0, 3.0])
+    keeping = np.exp(-np.outer(rates, np.arange(0.0, 60.0, 4.0)))
+    points = [(order, shift) for order in orders for shift in (0.5, 2.0)]
+    found = []
+    for together in (1, 100, 1 << 14):  # rows × cells
+        monkeypatch.setattr(renyi_charges, "_TOGETHER", together)
+        monkeypatch.setattr(renyi_charges, "_factor_rows", {})
+        competitors = Competitors(orders, curves, rates, keeping)
+        competitors.remember(points)
+        rows = [
+            competitors.factors("sharp", index, shift)
+            for index in range(len(orders))
+            for shift in (0.5, 2.0)
+        ]
+        found.append(np.array(rows))
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    for (order, shift), row in zip(points, found[0], strict=True):
+        own = curves[:, orders == order][:, 0]
+        alone = [
+            highest(order, np.array([order]), *(np.array([x]) for x in (divergence, gap, kept)))[0]
+            for divergence, gap, kept in zip(own, rates * shift, keeping[:, 0], strict=True)
+        ]
+        assert (row[:, 0] <= np.array(alone) * (1 + 1e-12)).all()  # β = α is one of those tried

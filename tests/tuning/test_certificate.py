@@ -94,6 +94,7 @@ def test_what_a_document_says() -> None:
     json.dumps(document, allow_nan=False)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path: Path) -> None:
     config = write(tmp_path)
     result = expost.tune(config, out=tmp_path / "out")
@@ -102,6 +103,7 @@ def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path:
         "privacy.png",
         "release.json",
     ]
+    assert (tmp_path / "out" / "privacy.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "out" / "release.json").read_text(encoding="utf-8")
     record = json.loads(text)
     certificate = Release.from_json(text)

@@ -97,10 +97,6 @@ def mean_rule(
     weights = tuple(max(abs(pair[part]) for pair in targets) for part in (0, 1))
     allowed, spread = 1 - confidence, high - low
     miss = _best_miss(levels, allowed, weights, spread)
-    everywhere = allowed * miss_shares(len(levels.costs))
-    widths = [
-        _half_width(levels, level, chance, weights) for level, chance in enumerate(everywhere)
-    ]
     least = spread * quantiles(levels, miss)
     factor = float(quantiles(levels, miss)[-1] / quantiles(levels, allowed)[-1])
     return MeanRule(
@@ -110,7 +106,7 @@ def mean_rule(
         factor,
         least,
         least,
-        np.array(widths),
+        _half_widths(levels, allowed, weights),
         True,
         miss,
         tuple(targets),
@@ -141,11 +137,12 @@ def worst_mean_miss(
     half = _apart(levels, miss)[:, stop] / 2
     total = np.full(len(first), miss)
     for level, smallest in enumerate(least):
-        early = tail(levels, level, smallest - np.minimum(last, smallest), weights)
-        total += np.where(level < stop, np.minimum(half[level], early), 0.0)
+        cut = int((stop > level).sum())  # stop falls: the cells before have not reached this level
+        early = tail(levels, level, smallest - np.minimum(last[:cut], smallest), weights)
+        total[:cut] += np.minimum(half[level, :cut], early)
         if level + 1 < len(least):
-            late = tail(levels, level, np.maximum(first - smallest, 0.0), weights)
-            total += np.where(level >= stop, np.minimum(half[level + 1], late), 0.0)
+            late = tail(levels, level, np.maximum(first[cut:] - smallest, 0.0), weights)
+            total[cut:] += np.minimum(half[level + 1, cut:], late)
         total += np.minimum(miss / 2, tail(levels, level, smallest + first, weights))
     return float(total.max())
 
@@ -169,23 +166,26 @@ def _apart(levels: NoiseLevels, miss: float) -> Floats:
             both = kept**2 * least * (1 - 1e-9)
         else:
             beyond = float(unit[0]) + 2 * math.sqrt(2) / float(scales[fine])
-            shares = [math.sqrt(cost / levels.costs[fine]) for cost in levels.costs[:fine]]
-            both = 2 * np.array([_both_above(beyond, share) for share in shares])
+            shares = np.sqrt(np.array(levels.costs[:fine]) / levels.costs[fine])
+            both = 2 * _both_above(beyond, shares)
         apart[fine, :fine] = apart[:fine, fine] = miss - both
     return apart
 
 
-def _both_above(z: float, correlation: float) -> float:
-    """A lower bound of P(X > z, Y > z) for standard normal X and Y: a lower sum over X."""
+def _both_above(z: float, correlations: Floats) -> Floats:
+    """Lower bounds of P(X > z, Y > z) for standard normal X and Y: lower sums over X."""
     cells = np.linspace(z, z + 6, 121)
-    given = (correlation * cells - z) / math.sqrt(max(1e-12, 1 - correlation**2))
+    rest = np.sqrt(np.maximum(1e-12, 1 - correlations**2))
+    given = (correlations[:, None] * cells[:-1] - z) / rest[:, None]
     mass = normal_below(cells[:-1]) - normal_above(cells[1:])
-    return float((np.maximum(mass, 0.0) * normal_below(-given[:-1])).sum())
+    return np.asarray((np.maximum(mass, 0.0) * normal_below(-given)).sum(axis=1))
 
 
-def tail(levels: NoiseLevels, level: int, x: Floats, weights: tuple[float, ...]) -> Floats:
+def tail(
+    levels: NoiseLevels, level: int | slice, x: Floats, weights: tuple[float, ...]
+) -> Floats:
     """Return an upper bound of P(c₁Z₁ + c₂Z₂ ≥ x) for |c| = ``weights``; 1 for small x."""
-    scale = float(levels.scales[level])
+    scale = levels.scales[level]
     inside = np.asarray(x - sum(weights), dtype=float) / scale  # discrete noise is this close
     large, small = max(weights), min(weights)
     if large == 0:
@@ -208,16 +208,18 @@ def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
     return np.asarray(np.where(alike, equal, unequal))
 
 
-@lru_cache(maxsize=1024)
-def _half_width(levels: NoiseLevels, level: int, miss: float, weights: tuple[float, ...]) -> float:
-    """Return x with P(|c₁Z₁ + c₂Z₂| ≥ x) ≤ miss."""
-    low, high = 0.0, float(levels.scales[level]) * sum(weights) * (2 - math.log(miss)) * 2 + 1
+@lru_cache(maxsize=64)
+def _half_widths(levels: NoiseLevels, allowed: float, weights: tuple[float, ...]) -> Floats:
+    """Return x of each level with P(|c₁Z₁ + c₂Z₂| ≥ x) at most the level's share of ``allowed``."""
+    misses = allowed * miss_shares(len(levels.costs))
+    folds = np.array([2 - math.log(miss) for miss in misses])
+    low, high = np.zeros(len(misses)), levels.scales * sum(weights) * folds * 2 + 1
     high += 2 * sum(weights)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        fits = 2 * float(tail(levels, level, np.array([middle]), weights)[0]) <= miss
-        low, high = (low, middle) if fits else (middle, high)
-    return high
+        fits = 2 * tail(levels, slice(None), middle, weights) <= misses
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return np.asarray(high)
 
 
 def quantiles(levels: NoiseLevels, miss: float) -> Floats:

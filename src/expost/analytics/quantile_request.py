@@ -20,7 +20,7 @@ from expost.analytics.quantile_search import MOST_CELLS
 from expost.analytics.request import RequestSetting, check_request
 from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact
-from expost.tables.typed_columns import check_compiles
+from expost.tables.typed_columns import check_once
 
 EXTREME = Fraction(1, 200)
 """MIN and MAX in a query are the quantiles at this rank and at 1 less it."""
@@ -156,8 +156,12 @@ def check_quantile(
     )
     trial = base.with_rows(1) if base.chooses_rows else base
     if open_table:
-        kept = kept_rows(trial.rows(), trial.measure, base.keys, 2, "0", collated=base.collated)
-        check_compiles(count_cells(kept))
+
+        def write() -> Any:
+            kept = kept_rows(trial.rows(), trial.measure, base.keys, 2, "0", collated=base.collated)
+            return count_cells(kept)
+
+        check_once(base.table, ("quantile", trial.shape), write)
     return checked
 
 

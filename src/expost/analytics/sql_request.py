@@ -33,7 +33,7 @@ from expost.analytics.sql_released import marks_of
 from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
-from expost.tables.typed_columns import check_compiles
+from expost.tables.typed_columns import check_once
 
 _ASSUMED_ROWS = 4  # rows per person and group, for the shares, where they are chosen privately
 _FINER = 4  # a variance needs its two means this much finer
@@ -291,7 +291,8 @@ def _opened(
     keys = typed_keys(checked, part.rows, compiled.keys or ())
     checked = replace(checked, keys=keys)
     trial = checked.with_rows(1) if checked.chooses_rows else checked
-    check_compiles(part_query(trial, part, 2, "0", 2))
+    known = (compiled.question, asked["user"], *compiled.joined_rows.items(), part, trial.shape)
+    check_once(part.rows, known, lambda: part_query(trial, part, 2, "0", 2))
     return checked
 
 

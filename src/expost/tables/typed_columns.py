@@ -122,6 +122,20 @@ def check_compiles(expression: Any) -> None:
         ) from None
 
 
+def check_once(table: Any, asked: Hashable, write: Callable[[], Any]) -> None:
+    """:func:`check_compiles`, unless an equal query was not refused.
+
+    The tables that ``table`` reads (not their names) and ``asked`` determine what is written.
+    """
+    from ibis.expr.operations import PhysicalTable
+
+    schemas = tuple(tuple(read.schema.items()) for read in table.op().find(PhysicalTable))
+    key = hash(("checked", engine_of(table), schemas, asked))  # listed groups may be many
+    if _kept(key) is None:
+        check_compiles(write())
+        _keep(key, "")
+
+
 @dataclass(frozen=True)
 class KnownQuery:
     """A query of a table, in SQL that was written before if an equal one was run.
@@ -140,11 +154,7 @@ class KnownQuery:
 
     def check(self) -> None:
         """Refuse a query that the engine's dialect cannot express, unless an equal one was not."""
-        key = self._key()
-        if key is None or _kept((key, "checked")) is None:
-            check_compiles(self.write())
-            if key is not None:
-                _keep((key, "checked"), "")
+        check_once(self.table, self.asked, self.write)
 
     def to_pyarrow(self) -> Any:
         """Run the query, as an Ibis expression does; it is written if no equal one was."""
