@@ -20,6 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -132,6 +133,19 @@ class Processes(OwnedExecutor):
 
 
 _latest: tuple[str, Any] | None = None
+
+
+def forks_of(module: str) -> Any:
+    """Return a context whose new processes are forks of one that imports ``module``, from now on.
+
+    Where processes cannot be forked from another one, they are spawned and import it themselves.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    forkserver.ensure_running()
+    return context
 
 
 def prepare_worker() -> None:

@@ -17,7 +17,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from expost.analytics.pricing import CountPrice
@@ -34,7 +34,7 @@ from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets, keep_secrets, public_facts
 from expost.server.jobs.error_questions import ERRORS, check_model, open_model, subgroups
 from expost.server.jobs.ledgers import Ledgers, nothing_of
-from expost.server.jobs.price_pool import PricePool
+from expost.server.jobs.price_pool import price_pool
 from expost.server.jobs.prices import (
     PricedQuestion,
     price_asked,
@@ -105,8 +105,7 @@ class Service(Administration):
         self._people = People(self.store)
         self.by_token = self._people.by_token
         self.outside = OutsideSettings.read(settings.home)
-        secrets_of_sources = self.outside.sources, self.outside.source_hosts
-        keep_secrets(*secrets_of_sources)
+        keep_secrets(self.outside.sources, self.outside.source_hosts)
         self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
         self.notices = Notices(self.outside, self.store, self._people)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
@@ -115,8 +114,7 @@ class Service(Administration):
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self._ledgers.require_reserved(self._queue.reserved(1))
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        begin = partial(keep_secrets, *secrets_of_sources)
-        self.prices = PricePool(settings.pricers, begin=begin, store=self.store)
+        self.prices = price_pool(settings, self.outside)
         self._ready: tuple[float, list[str]] = (-math.inf, [])
         self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
 
@@ -180,7 +178,7 @@ class Service(Administration):
         facts = self._open_to(person, str(asked.get("dataset")))
         self._check_release(person, facts, asked)
         terms = self._terms_of(facts["budget"])
-        priced = self.prices.compute(person.name, price_shown, facts, asked, terms, shared=True)
+        priced = self.prices.compute(person.name, price_shown, facts, asked, terms)
         question: dict[str, Any] = priced["question"]
         price: dict[str, Any] = priced["price"]
         shown = {name: value for name, value in question.items() if name != "keys"}
@@ -208,7 +206,6 @@ class Service(Administration):
             *numbers,
             repeats,
             attempts,
-            shared=True,
         )
         return planned
 

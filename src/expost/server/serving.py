@@ -1,4 +1,7 @@
-"""Listening: one process, or several that share a socket and are started again when they die.
+"""Listening: processes that share a socket, and are started again when they die.
+
+The first process answers nobody: it has the pool of prices, and starts the others as forks of a
+process that is warm (:mod:`expost.server.jobs.warm`), which listen when they can work.
 
 Tests: ``tests/server/test_start.py``, ``tests/server/test_workers.py``.
 """
@@ -7,19 +10,22 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
 from expost.errors import MissingExtra
+from expost.execution.processes import forks_of
 from expost.server.api.connections import LimitedConnection, most_connections
 from expost.server.app import create_app
-from expost.server.server_settings import ServerSettings
+from expost.server.jobs import WARM
+from expost.server.jobs.price_pool import PoolOffer, price_pool
+from expost.server.server_settings import OutsideSettings, ServerSettings
 
 try:
     import uvicorn
@@ -73,30 +79,26 @@ def server_tracer() -> Any:
     return provider.get_tracer("expost.server")
 
 
-def listen(settings: ServerSettings, proxies: list[str]) -> None:
-    """Serve in this process until it is told to end."""
-    LimitedConnection.most = most_connections()
-    app = create_app(settings, tracer=server_tracer())
-    app.state.service.prices.warm()
-    uvicorn.run(app, **_options(settings, proxies))
-
-
-def listen_together(
+def listen(
     settings: ServerSettings, proxies: list[str], processes: int, log: dict[str, bool]
 ) -> None:
-    """Serve in several processes until this one is told to end."""
-    context = multiprocessing.get_context("spawn")
+    """Serve in so many processes until this one is told to end."""
+    context = forks_of(WARM)
     shared = uvicorn.Config("", **_options(settings, proxies)).bind_socket()
     alive, mine = context.Pipe(duplex=False)  # children see its end when this process dies
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
+    pool = price_pool(settings, OutsideSettings.read(settings.home))
+    offer = PoolOffer(pool)
+    settings = replace(settings, pool=offer.address if settings.pricers else None)
 
     def begin() -> Any:
         child = context.Process(target=_listen_beside, args=(settings, proxies, shared, alive, log))
         child.start()
         return child
 
+    pool.warm()
     children = [begin() for _ in range(processes)]
     while not ending.is_set():
         wait([child.sentinel for child in children], timeout=0.2)
@@ -104,6 +106,8 @@ def listen_together(
             if not child.is_alive() and not ending.wait(_PAUSE):
                 children[position] = begin()
     _end(children)
+    offer.close()
+    pool.close()
     mine.close()
 
 
@@ -127,16 +131,15 @@ def _listen_beside(
     LimitedConnection.most = most_connections()
     threading.Thread(target=_follow, args=(alive,), daemon=True).start()
     app = create_app(settings, tracer=server_tracer())
-    app.state.service.prices.warm()
     uvicorn.Server(uvicorn.Config(app, **_options(settings, proxies))).run(sockets=[shared])
 
 
 def _follow(alive: Any, end: Callable[[int, int], None] = os.kill) -> None:
-    """End this process when the one that started it is gone."""
+    """End this process when the one that started it was killed; a new one needs its port."""
     try:
         alive.recv_bytes()
     except (EOFError, OSError):
-        end(os.getpid(), signal.SIGTERM)
+        end(os.getpid(), signal.SIGKILL)
 
 
 def _options(settings: ServerSettings, proxies: list[str]) -> dict[str, Any]:

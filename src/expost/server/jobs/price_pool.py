@@ -2,8 +2,10 @@
 
 A price depends on public facts alone, but may take seconds. The pool computes equal questions
 once, keeps results, gives no person more than a part of its workers, and kills a worker whose
-question takes longer than the deadline or whose askers have all left. The processes of a team
-share results that are JSON in the server's database: a price that is shown, none that is reserved.
+question takes longer than the deadline or whose askers have all left. Workers are forks of one
+process that has imported everything (:mod:`.warm`). The processes of a server that listens in
+several share the pool of the first one (:class:`PoolOffer`, :class:`SharedPool`), over a local
+connection that only they can open.
 Tests: ``tests/server/test_prices.py``.
 """
 
@@ -23,26 +25,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Client, Listener
 from typing import Any
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from expost._version import __version__
 from expost.errors import ExpostError
-from expost.execution.processes import prepare_worker
-from expost.server.database import ServerDatabase, shared_prices
+from expost.execution.processes import forks_of, prepare_worker
+from expost.server.jobs import WARM
+from expost.server.jobs.datasets import keep_secrets
 from expost.server.problems import Unavailable
+from expost.server.server_settings import OutsideSettings, ServerSettings
 
-client_left: ContextVar[threading.Event | None] = ContextVar("client_left", default=None)
+client_left: ContextVar[threading.Event | _Ended | None] = ContextVar("client_left", default=None)
 """Set when the client of this call has gone away."""
 
 SECONDS = 20.0
 _PATIENCE = 4  # times as long on the clock as in the processor: the machine may be busy
 _MOST_WAITING = 8  # questions of one person
 _MOST_KEPT, _LARGEST_KEPT = 4096, 2**16
-_SHARED_SECONDS = 86_400.0  # how long a price is shared
 _LOOK = 0.1
-_PRELOADED = ["expost.server.jobs.prices", "sklearn.datasets"]  # the second only if it is there
 _FLEETING = b"!"  # before an outcome that may be another one soon; no pickle begins so
 log = logging.getLogger("expost.server")
 
@@ -56,7 +57,6 @@ class _Task:
     content: bytes
     waiters: int = 0
     running: bool = False
-    shared: bool = False
     outcome: bytes | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -72,53 +72,56 @@ class PricePool:
         How much time of a processor one price may take.
     begin : callable
         What each process calls first; it is pickled.
-    store : ServerDatabase, optional
-        Where results are shared with the pools of other processes.
     """
 
     def __init__(
-        self,
-        workers: int,
-        seconds: float = SECONDS,
-        begin: Callable[[], Any] = tuple,
-        store: ServerDatabase | None = None,
+        self, workers: int, seconds: float = SECONDS, begin: Callable[[], Any] = tuple
     ) -> None:
-        self._workers, self._seconds, self._begin, self._store = workers, seconds, begin, store
+        self._workers, self._seconds, self._begin = workers, seconds, begin
         self._tasks: dict[str, _Task] = {}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
+        self._starting = 0  # workers that cannot compute yet
         self._closed = False
 
-    def compute(
-        self, person: str, function: Callable[..., Any], *arguments: Any, shared: bool = False
-    ) -> Any:
+    def compute(self, person: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return ``function(*arguments)``, which must depend on public facts alone.
 
-        The function is one of a module; arguments are JSON or have ``as_dict``. A result that is
-        JSON may be ``shared`` with the other processes of a server.
+        The function is one of a module; arguments are JSON or have ``as_dict``.
         """
         named = [__version__, function.__module__, function.__qualname__, *arguments]
         text = json.dumps(named, sort_keys=True, default=lambda value: value.as_dict())
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        content = pickle.dumps((function, arguments, self._seconds))
+        return _value(self.outcome(key, person, content))
+
+    def outcome(self, key: str, person: str, content: bytes) -> bytes:
+        """Return the pickled result of a pickled call: the kept one, or a new one."""
         with self._changed:
             kept = self._kept.get(key)
             if kept is not None:
                 self._kept.move_to_end(key)
-                return _value(kept)
-        content = pickle.dumps((function, arguments, self._seconds))
+                return kept
+        outcome = self._new_outcome(key, person, content)
+        if len(outcome) <= _LARGEST_KEPT and not outcome.startswith(_FLEETING):
+            with self._changed:  # long lists of keys are not worth it
+                self._kept[key] = outcome
+                while len(self._kept) > _MOST_KEPT:
+                    self._kept.popitem(last=False)
+        return outcome
+
+    def _new_outcome(self, key: str, person: str, content: bytes) -> bytes:
         if not self._workers:
-            outcome = _outcome(content)
-            self._keep(key, outcome)
-            return _value(outcome)
-        return _value(self._wait(self._join(_Task(key, person, content, shared=shared))))
+            return _outcome(content)
+        return self._wait(self._join(_Task(key, person, content)))
 
     def warm(self) -> None:
-        """Start the workers before the first question."""
-        for number in range(self._workers):
-            threading.Thread(
-                target=self.compute, args=(f"worker {number}", abs, number), daemon=True
-            ).start()
+        """Start the workers, and wait until they can compute."""
+        with self._changed:
+            self._start()
+            while self._starting and not self._closed:
+                self._changed.wait()
 
     def close(self) -> None:
         """End the workers at once."""
@@ -138,12 +141,17 @@ class PricePool:
                     raise Unavailable("other prices are computed for you", None, "try again soon")
                 task = self._tasks[asked.key] = asked
             task.waiters += 1
-            while len(self._threads) < self._workers:
-                thread = threading.Thread(target=self._serve, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start()
             self._changed.notify_all()
             return task
+
+    def _start(self) -> None:
+        """Start a thread for each worker, if there are none yet."""
+        while len(self._threads) < self._workers:
+            thread = threading.Thread(target=self._serve, daemon=True)
+            self._threads.append(thread)
+            self._starting += 1
+            thread.start()
 
     def _wait(self, task: _Task) -> bytes:
         """The outcome of a task, unless the client leaves or the deadline passes first."""
@@ -184,20 +192,17 @@ class PricePool:
 
     def _serve(self) -> None:
         """Give tasks to one worker process; start another one when it was ended."""
-        worker = None
+        worker = self._new_worker()
+        with self._changed:
+            self._starting -= 1
+            self._changed.notify_all()
         while (task := self._next()) is not None:
             try:
-                task.outcome = self._found(task)
-                if task.outcome is None:
-                    worker = (
-                        worker if worker is not None and worker.is_alive() else _Worker(self._begin)
-                    )
+                worker = worker if worker is not None and worker.is_alive() else self._new_worker()
+                if worker is not None:
                     gone = partial(self._unwanted, task)
                     task.outcome = worker.ask(task.content, self._seconds, gone)
-                    self._share(task)
-                if task.outcome is not None:
-                    self._keep(task.key, task.outcome)
-            except Exception as error:  # no worker could be started, or it died
+            except Exception as error:  # it died
                 log.error("a price was not computed: %s", type(error).__name__)
                 worker = None
             finally:
@@ -208,52 +213,106 @@ class PricePool:
         if worker is not None:
             worker.end()
 
+    def _new_worker(self) -> _Worker | None:
+        try:
+            return _Worker(self._begin)
+        except Exception as error:
+            log.error("no process for prices was started: %s", type(error).__name__)
+            return None
+
     def _unwanted(self, task: _Task) -> bool:
         return self._closed or task.waiters == 0
 
-    def _found(self, task: _Task) -> bytes | None:
-        """What another process has computed in the meantime."""
-        if not task.shared or self._store is None:
-            return None
-        try:
-            row = self._store.row(shared_prices.select().where(shared_prices.c.key == task.key))
-        except SQLAlchemyError:
-            return None  # then it is computed here
-        return None if row is None else pickle.dumps((json.loads(row["outcome"]), None))
 
-    def _share(self, task: _Task) -> None:
-        """Leave a result for other processes, without those of days ago; errors are not shared."""
-        if not task.shared or self._store is None or task.outcome is None:
-            return
-        result, error = pickle.loads(task.outcome.removeprefix(_FLEETING))  # noqa: S301 - as above
-        text, now, of = json.dumps(result), time.time(), shared_prices
-        if error is not None or len(text) > _LARGEST_KEPT:
-            return
-        try:
-            self._store.change(of.delete().where(of.c.created < now - _SHARED_SECONDS))
-            self._store.change(of.insert().values(key=task.key, outcome=text, created=now))
-        except SQLAlchemyError:
-            pass  # another process was faster, or the database is away
+class _Ended:
+    """Whether the other end of a connection is closed; it says nothing while it waits."""
 
-    def _keep(self, key: str, outcome: bytes) -> None:
-        """Remember an outcome that time does not change; long lists of keys are not worth it."""
-        if len(outcome) <= _LARGEST_KEPT and not outcome.startswith(_FLEETING):
-            with self._changed:
-                self._kept[key] = outcome
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def is_set(self) -> bool:
+        return bool(self._connection.poll())
+
+
+class PoolOffer:
+    """Lets the other processes of a server use a pool; ``address`` is where they ask."""
+
+    def __init__(self, pool: PricePool) -> None:
+        self._pool = pool
+        self._listener = Listener(backlog=128, authkey=bytes(multiprocessing.current_process().authkey))
+        self.address: Any = self._listener.address
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        """Answer each connection in a thread of its own."""
+        while True:
+            try:
+                connection = self._listener.accept()
+            except (multiprocessing.AuthenticationError, EOFError, ConnectionError):
+                continue
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Any) -> None:
+        client_left.set(_Ended(connection))
+        with connection:
+            try:
+                while True:
+                    key, person, content = pickle.loads(connection.recv_bytes())  # noqa: S301 - ours
+                    try:
+                        outcome = self._pool.outcome(key, person, content)
+                    except Unavailable as error:
+                        outcome = _FLEETING + pickle.dumps((None, error))
+                    connection.send_bytes(outcome)
+            except (EOFError, OSError):
+                return
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._listener.close()
+
+
+class SharedPool(PricePool):
+    """The pool that another process offers, with the results that this one has seen."""
+
+    def __init__(self, address: Any) -> None:
+        super().__init__(0)
+        self._address = address
+        self._idle: list[Any] = []  # connections
+
+    def _new_outcome(self, key: str, person: str, content: bytes) -> bytes:
+        left = client_left.get()
+        try:
+            connection = self._idle.pop() if self._idle else self._connect()
+            connection.send_bytes(pickle.dumps((key, person, content)))
+            while not connection.poll(_LOOK):
+                if self._closed or (left is not None and left.is_set()):
+                    connection.close()
+                    raise Unavailable("the client has left")
+            outcome: bytes = connection.recv_bytes()
+        except (EOFError, OSError):
+            raise Unavailable("no prices can be computed now", None, "try again soon") from None
+        self._idle.append(connection)
+        return outcome
+
+    def _connect(self) -> Any:
+        return Client(self._address, authkey=bytes(multiprocessing.current_process().authkey))
+
+
+def price_pool(settings: ServerSettings, outside: OutsideSettings) -> PricePool:
+    """Return the pool of a process: its own, or that of the process that started it."""
+    if settings.pool is not None:
+        return SharedPool(settings.pool)
+    begin = partial(keep_secrets, outside.sources, outside.source_hosts)
+    return PricePool(settings.pricers, begin=begin)
 
 
 class _Worker:
     """One process that prices, and the pipe to it."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context(
-            "forkserver" if "forkserver" in methods else "spawn"
-        )
-        if "forkserver" in methods:  # a new worker is a fork of a process that has imported all
-            context.set_forkserver_preload(_PRELOADED)
+        context = forks_of(WARM)
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_work, args=(other, begin), daemon=True)
         self._process.start()
