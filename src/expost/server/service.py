@@ -26,7 +26,7 @@ from expost.budget.limits import Budget
 from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
-from expost.files import canonical
+from expost.files import canonical, spreadsheet_cell
 from expost.privacy.charges import Charges
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
@@ -65,7 +65,7 @@ def releases_table(views: Sequence[Mapping[str, Any]], form: str) -> bytes:
     for view in views:
         charge = view["charge"] or {}
         amounts = [charge.get(name, "") for name in ("epsilon", "rho", "delta")]
-        cells = [release_report.spreadsheet_cell(view[name]) for name in names]
+        cells = [spreadsheet_cell(view[name]) for name in names]
         lines.append([*cells, *amounts])
     if form == "csv":
         stream = io.StringIO()
