@@ -1,4 +1,4 @@
-"""Files: locks, positions and forks on every platform; secret files; whole files; their text; cells.
+"""Files: locks, positions and forks on every platform; secret files; whole files, texts and cells.
 
 Locks are ``flock`` where there is one. On Windows they are ``msvcrt.locking`` on a byte far behind
 the content; there every lock excludes all others, so readers wait for one another.

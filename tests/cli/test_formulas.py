@@ -13,6 +13,7 @@ from expost.files import spreadsheet_cell
 from tests.fuzz.command import expost
 
 NAMES = ("=1+1", "+A1", "-A1", "@SUM(A1)", "\tx", "-3", "Bern")
+SQL = 'SELECT "=group", COUNT(*) AS n FROM visits GROUP BY "=group"'
 SAFE = [f"'{name}" for name in NAMES[:5]] + ["-3", "Bern"]
 
 
@@ -39,7 +40,7 @@ def test_cells() -> None:
     [
         ["count", "--by", "=group", "--within", "0.3"],
         ["quantile", "--column", "amount", "--at", "0.5", "--by", "=group", "--bounds", "0:50"],
-        ["query", 'SELECT "=group", COUNT(*) AS n FROM visits GROUP BY "=group"', "--within", "0.3"],
+        ["query", SQL, "--within", "0.3"],
     ],
     ids=lambda words: words[0],
 )

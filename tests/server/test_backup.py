@@ -178,7 +178,9 @@ def test_commands_of_a_backup_do_not_run(
         ledger = Ledger.open(folder / "ledger.db")
         assert [alert.share for alert in ledger.alerts("visits")] == ["0.01"]
         used = ledger.standing("visits").filter
-        ledger.reserve(PureDP(used.budget.limits[0] - used.settled[0] - used.held[0]), budget="visits")
+        ledger.reserve(
+            PureDP(used.budget.limits[0] - used.settled[0] - used.held[0]), budget="visits"
+        )
         assert len(started) == runs
 
 

@@ -6,29 +6,27 @@ reached.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("axe_playwright_python", reason="axe is not installed")
 if shutil.which("chromium") is None:
     pytest.skip("there is no chromium", allow_module_level=True)
-_AXE = importlib.util.find_spec("axe_playwright_python")
-if _AXE is None or _AXE.origin is None:
-    pytest.skip("axe is not installed", allow_module_level=True)
 
 from expost.server import pages
 from expost.server.people.accounts import Person as Signed
 from tests.server import browsing, test_error_questions
 from tests.server.running_server import PEOPLE, QUESTION
 
-AXE = Path(_AXE.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NO_PAGES = {"/static/{name}", "/metrics", "/", "/sign-in/openid", "/sign-in/callback"}
 """Files, numbers, and redirects."""
 SQL = "SELECT city, COUNT(*) AS n, AVG(spend) AS spend FROM visits GROUP BY city"
@@ -171,9 +169,11 @@ def fill(world: World, service: Any, folder: Path) -> None:
         world.ids[name] = service.ask(who, question, name, memo)["id"]
 
     by_city = {"dataset": "visits", "by": ["city"], "within": 0.2}
+    half = {"dataset": "visits", "kind": "quantile", "column": "spend", "at": [0.5]}
+    half |= {"by": ["city"], "within_rank": 0.1}
     ask("count", ann, QUESTION)
     ask("mean", ann, by_city | {"kind": "mean", "column": "spend"})
-    ask("quantile", ann, by_city | {"kind": "quantile", "column": "spend", "at": [0.5], "within": None, "within_rank": 0.1})
+    ask("quantile", ann, half)
     ask("query", ann, {"dataset": "visits", "kind": "query", "sql": SQL, "within": 0.3})
     ask("model", ann, test_error_questions.JOB)
     ask("waits", ann, QUESTION | {"dataset": "dear"}, "for the board")

@@ -16,7 +16,7 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.server.jobs import datasets, questions, sql_questions
-from expost.server.jobs.price_pool import PoolOffer, PricePool, SharedPool, client_left
+from expost.server.jobs.prices import PoolOffer, PricePool, SharedPool, client_left
 from expost.server.problems import Unavailable
 from expost.tables.typed_columns import split_condition
 from tests.server.running_server import QUESTION, open_server, visits

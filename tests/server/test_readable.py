@@ -179,7 +179,10 @@ def test_answers_as_csv(server: Server) -> None:
             "request": {"question": {"by": ["@a", "b"]}},
         }
     )
-    assert found.splitlines() == ["'@a,b,estimate,low,high,error_reached", "'=1+1,'-2+3,1.0,,2.0,yes"]
+    assert found.splitlines() == [
+        "'@a,b,estimate,low,high,error_reached",
+        "'=1+1,'-2+3,1.0,,2.0,yes",
+    ]
 
 
 def test_older_requests_follow_without_gaps(server: Server) -> None:

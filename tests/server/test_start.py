@@ -105,8 +105,8 @@ def test_first_start_and_kill(tmp_path: Path) -> None:
 def test_a_warm_process_has_done_everything_once() -> None:
     """What others are forked from: no part is missing, and no database of a source was opened."""
     words = (
-        "import duckdb; duckdb.connect = None; import expost.server.jobs.warm as w; import threading;"
-        "print(w.MISSED, threading.active_count())"
+        "import duckdb, threading; duckdb.connect = None; import expost.server.jobs.warm as w;"
+        " print(w.MISSED, threading.active_count())"
     )
     told = subprocess.run(
         [sys.executable, "-c", words],

@@ -166,7 +166,6 @@ class NoiseLevels(ABC):
     def estimates(self, counts: npt.NDArray[np.int64], randomness: Randomness) -> Floats:
         """Noisy values (levels × groups): row n may be looked at once cost n is paid."""
 
-
     @cached_property
     def masses(self) -> list[float]:
         """The factor of a tail of discrete Laplace noise at each level."""

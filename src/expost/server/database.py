@@ -63,8 +63,8 @@ _OLD_SERVER = (
 )
 
 _UNRELEASED = (
-    "this server was set up by a version between expost 0.2 and 0.3 that was never released: make a "
-    "new one; budgets and charges stay in the ledger"
+    "this server was set up by a version after expost 0.2 that was never released: make a new one; "
+    "budgets and charges stay in the ledger"
 )
 
 metadata = MetaData()
