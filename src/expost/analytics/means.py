@@ -181,9 +181,7 @@ def _both_above(z: float, correlations: Floats) -> Floats:
     return np.asarray((np.maximum(mass, 0.0) * normal_below(-given)).sum(axis=1))
 
 
-def tail(
-    levels: NoiseLevels, level: int | slice, x: Floats, weights: tuple[float, ...]
-) -> Floats:
+def tail(levels: NoiseLevels, level: int | slice, x: Floats, weights: tuple[float, ...]) -> Floats:
     """Return an upper bound of P(c₁Z₁ + c₂Z₂ ≥ x) for |c| = ``weights``; 1 for small x."""
     scale = levels.scales[level]
     inside = np.asarray(x - sum(weights), dtype=float) / scale  # discrete noise is this close

@@ -146,7 +146,7 @@ class QuantileResult:
         with path.open("w", encoding="utf-8", newline="") as stream:
             rows = csv.writer(stream)
             header, answers = self._table()
-            rows.writerow([*keys, *header])
+            rows.writerow(csv_cells([*keys, *header]))
             for answer in answers:
                 group = answer.pop("group")
                 names = group if isinstance(group, list) else [group]

@@ -369,7 +369,7 @@ class _Writer:
     def __init__(self, stream: TextIO, asked: Mapping[str, Any]) -> None:
         self._stream, self._query = stream, asked
         self._rows = csv.writer(stream)
-        self._rows.writerow(table_of_answers(self._query, ()).header)
+        self._rows.writerow(csv_cells(table_of_answers(self._query, ()).header))
 
     def write(self, answer: Answer, *, answered: bool) -> None:
         """Write one answer and flush it."""

@@ -40,6 +40,7 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for_handles
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Protocol, Self
@@ -489,6 +490,19 @@ class Processes(OwnedExecutor):
 
 
 _latest: tuple[str, Any] | None = None
+
+
+def forks_of(module: str) -> Any:
+    """Return a context whose new processes are forks of one that imports ``module``, from now on.
+
+    Where processes cannot be forked from another one, they are spawned and import it themselves.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    forkserver.ensure_running()
+    return context
 
 
 def prepare_worker() -> None:
