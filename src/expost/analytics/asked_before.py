@@ -53,7 +53,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -66,7 +66,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from expost.analytics.contribution import GroupValues
-from expost.analytics.pricing import CheckedCount, CountPrice, KeptPath, outcome_of
+from expost.analytics.pricing import CountPrice, KeptPath, outcome_of
 from expost.analytics.refinement import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
@@ -77,9 +77,9 @@ from expost.files import canonical, lock_file, read_small, require_private
 from expost.rationals import exact
 from expost.tables.typed_columns import ibis_module
 
-_FORMAT = 3  # of a path
+_FORMAT = 4  # of a file of paths
 _FINER = (
-    *("within", "plus_minus", "epsilon", "confidence", "rule", "ratio"),
+    *("within", "plus_minus", "within_rank", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),
 )  # settings that do not change what is measured
 _NUMBERS = (
@@ -103,6 +103,7 @@ class PaidResult(Protocol):
 
 
 Result = TypeVar("Result", bound=Any)
+Continuable = TypeVar("Continuable", bound=Any)  # a checked count, or a query of several parts
 
 
 def ask_once(
@@ -188,28 +189,23 @@ class KeptAnswer:
             raise PeriodEnded
         self.noise.unlink(missing_ok=True)
 
-    def continued(self, request: CheckedCount) -> CheckedCount:
-        """Return a request that continues the path of an earlier question, if one is kept."""
-        kept = self._read_path() if request.keeps_path and self.noise.is_file() else None
-        if kept is None:
-            return request
-        rows, amount = kept.caps["rows"], kept.caps["amount"]
-        measure = replace(request.measure, rows=rows, amount=amount)
-        finer = replace(request, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
+    def continued(self, request: Continuable) -> Continuable:
+        """Return a request that continues the paths of an earlier question, if they are kept."""
+        kept = self._read_paths() if request.keeps_path and self.noise.is_file() else []
         try:
-            finer.check_levels(kept.most)
-        except InvalidInput:  # the path ends before the wanted error: it is asked anew
+            return request.on_path(*kept) if kept else request
+        except InvalidInput:  # a path ends before the wanted error: it is asked anew
             return request
-        return finer
 
-    def _read_path(self) -> KeptPath | None:
-        """The kept path; None if the file is not what this version writes, or was not paid here."""
+    def _read_paths(self) -> list[KeptPath]:
+        """The kept paths; none if the file is not what this version writes, or was not paid."""
         require_private(self.noise, "table_version")
         try:
             record = json.loads(read_small(self.noise, "table_version"))
-            return _path_of(record) if self._settled(record["reservation"]) else None
+            current = record["format"] == _FORMAT and self._settled(record["reservation"])
+            return [_path_of(part) for part in record["parts"]] if current else []
         except (ValueError, KeyError, TypeError):
-            return None
+            return []
 
     def find(self, read: Callable[[Mapping[str, Any]], Result]) -> Result | None:
         """Return the paid answer, marked; None if the question was not asked before.
@@ -234,13 +230,14 @@ class KeptAnswer:
         known = ledger.reservation(reservation)
         return known is not None and ledger.status_of(known) == SETTLED
 
-    def keep(self, result: PaidResult, kept: KeptPath | None = None, **more: Any) -> None:
-        """Write the answer, and a path, to files that only their owner may read."""
+    def keep(self, result: PaidResult, kept: Sequence[KeptPath | None] = (), **more: Any) -> None:
+        """Write the answer, and the paths of its parts, to files that only their owner may read."""
         certificate = result.certificate()
         _write(self.path, {"result": result.as_dict(), "certificate": certificate, **more})
-        if kept is not None:
-            paid = {"reservation": certificate["ledger"]["reservation"]}
-            _write(self.noise, _path_record(kept) | paid)
+        parts = [_path_record(path) for path in kept if path is not None]
+        if parts and len(parts) == len(kept):
+            paid = certificate["ledger"]["reservation"]
+            _write(self.noise, {"format": _FORMAT, "reservation": paid, "parts": parts})
 
 
 def _write(path: Path, record: Any) -> None:
@@ -258,33 +255,41 @@ def _write(path: Path, record: Any) -> None:
 def _path_record(kept: KeptPath) -> dict[str, Any]:
     """A path for JSON: whole numbers, and costs that JSON holds exactly."""
     values, path = kept.values, kept.path
-    numbers = {"first": values.first, "users": values.users, "paid": path.paid}
-    return {
-        "format": _FORMAT,
-        "most": kept.most,
-        "caps": kept.caps,
-        "groups": list(values.groups),
-        "kept": list(values.kept),
-        "removed": list(values.removed),
-        "limit": kept.limit,
-        "costs": list(path.costs),
-        "noisy": path.noisy.astype(np.int64).tolist(),
-        **{name: column.tolist() for name, column in numbers.items()},
+    record = {"most": kept.most, "caps": kept.caps, "limit": kept.limit, "share": kept.share}
+    if values is None or path is None:
+        return record
+    columns = {"first": values.first, "second": values.second, "users": values.users}
+    columns |= {"paid": path.paid, "noisy": path.noisy, "beside": path.second}
+    whole = {
+        name: None if c is None else c.astype(np.int64).tolist() for name, c in columns.items()
     }
+    lists = {"groups": values.groups, "kept": values.kept, "removed": values.removed}
+    return record | whole | {name: list(one) for name, one in lists.items()} | {"costs": path.costs}
 
 
-def _path_of(record: Any) -> KeptPath | None:
-    """The path of a record; None if it is not whole."""
-    first, users, paid = (np.array(record[name], np.int64) for name in ("first", "users", "paid"))
-    groups, costs = tuple(record["groups"]), tuple(map(float, record["costs"]))
-    noisy = np.array(record["noisy"], dtype=np.float64)
-    whole = noisy.shape == (len(costs), len(groups)) and len(first) == len(paid) == len(groups)
-    if record["format"] != _FORMAT or not whole or list(costs) != sorted(costs):
-        return None
-    amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
-    values = GroupValues(groups, first, None, users, *amounts)
+def _path_of(record: Any) -> KeptPath:
+    """The path of a record; ValueError if it is not whole."""
     caps = {name: record["caps"][name] for name in ("rows", "amount")}
-    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid), record["limit"])
+    kept = KeptPath(record["most"], caps, limit=record["limit"], share=record["share"])
+    if "costs" not in record:
+        return kept
+    groups, costs = tuple(record["groups"]), tuple(map(float, record["costs"]))
+
+    def column(name: str, kind: Any, *shape: int) -> Any:
+        numbers = None if record[name] is None else np.array(record[name], dtype=kind)
+        if numbers is not None and numbers.shape != shape:
+            raise ValueError(name)
+        return numbers
+
+    size, steps = len(groups), (len(costs), len(groups))
+    users = np.array(record["users"], dtype=np.int64)
+    amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
+    first, second, paid = (column(name, np.int64, size) for name in ("first", "second", "paid"))
+    noisy, beside = (column(name, np.float64, *steps) for name in ("noisy", "beside"))
+    if (first is None) or (noisy is None) or (paid is None) or list(costs) != sorted(costs):
+        raise ValueError("costs")
+    values = GroupValues(groups, first, second, users, *amounts)
+    return replace(kept, values=values, path=GroupPaths(costs, noisy, paid, beside))
 
 
 def kept_answer(
@@ -315,7 +320,12 @@ def kept_answer(
 def count_question(data: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return what makes two counts the same, and what makes two of them have one path."""
     question = plain_settings(completed(options)) | {"source": source_identity(data)}
-    return question, {name: value for name, value in question.items() if name not in _FINER}
+    return question, without_errors(question)
+
+
+def without_errors(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that say what is measured: questions that share them have one path."""
+    return {name: value for name, value in settings.items() if name not in _FINER}
 
 
 def _period(account: Account, *, booked: bool = False) -> str:

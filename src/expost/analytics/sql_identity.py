@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from expost.analytics.asked_before import plain_settings, source_identity
+from expost.analytics.asked_before import plain_settings, source_identity, without_errors
 from expost.analytics.sql_parser import normal_form, parse_question
 from expost.analytics.sql_question import checked_caps
 from expost.analytics.sql_tables import Tables, mentioned_columns, public_digest
@@ -19,7 +19,7 @@ _USUAL = {"confidence": 0.9, "max_groups_per_user": "auto"}
 
 
 def query_question(text: str, asked: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return what makes two queries the same, twice: each has a path of its own."""
+    """Return what makes two queries the same, and what makes two of them have one path."""
     question = parse_question(text)
     given = {name: value for name, value in asked.items() if value is not None}
     if "plus_minus" not in given:
@@ -35,11 +35,12 @@ def query_question(text: str, asked: Mapping[str, Any]) -> tuple[Any, Any]:
         for join in question.joins
         if join.name.lower() not in caps
     ]
+    settings = plain_settings(_USUAL | given)
     document = {
         "kind": "query",
         "asked": normal_form(question),
-        "settings": plain_settings(_USUAL | given),
+        "settings": settings,
         "sources": sources,
         "public": public,
     }
-    return document, document
+    return document, document | {"settings": without_errors(settings)}

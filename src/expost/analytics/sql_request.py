@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypedDict
 
 from expost.analytics import contribution
 from expost.analytics.cell_counts import count_cells, kept_rows
-from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount
+from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
 from expost.analytics.quantile_request import CheckedQuantile, cell_grid, check_sure, rank_error
 from expost.analytics.quantile_run import plan_attempt
 from expost.analytics.request import RequestSetting, check_request, typed_keys
@@ -39,6 +39,7 @@ _ASSUMED_ROWS = 4  # rows per person and group, for the shares, where they are c
 _FINER = 4  # a variance needs its two means this much finer
 _LARGE = 10_000  # persons of a group for which quantiles are weighed against counts
 _MOST_PARTS = 20
+_LEAST_NEW = Fraction(1, 5)  # of the total, or of a share of it, that a continued question may cost
 
 
 class SqlRequest(TypedDict, total=False):
@@ -159,6 +160,39 @@ class CheckedQuery:
     def for_parts(self) -> Fraction:
         """Return what is left for the parts."""
         return self.base.total - sum(self.shares().values(), Fraction(0))
+
+    @property
+    def paid_before(self) -> Fraction:
+        """What an earlier question paid for the paths that are continued."""
+        return sum((request.paid_before for request in self.requests), Fraction(0))
+
+    @property
+    def keeps_path(self) -> bool:
+        """Whether a later question may continue the noise of the parts."""
+        return self.base.keeps_path
+
+    def on_path(self, *kept: KeptPath) -> CheckedQuery:
+        """Return the query with the caps and the paths of an earlier question, one per part.
+
+        The total is what it may cost beyond that. A part has what its share of the whole leaves of
+        what was paid for it, in proportion; quantiles, whose draws have no path, their share.
+        """
+        total = self.base.total
+        paid = sum((path.paid for path in kept), Fraction(0))
+        new = max(total - paid, total * _LEAST_NEW)
+        shares = [total * weight / sum(self.weights) for weight in self.weights]
+        needs = [
+            max(share - path.paid, share * _LEAST_NEW)
+            for share, path in zip(shares, kept, strict=True)
+        ]
+        requests = [
+            request.on_path(path, new * need / sum(needs))
+            for request, path, need in zip(self.requests, kept, needs, strict=True)
+        ]
+        mosts = [path.most for path in kept]  # more of a part that was looked at without a cap
+        most = None if None in mosts else min(most for most in mosts if most is not None)
+        base = replace(self.base, total=new, cap=most)
+        return replace(self, base=base, requests=tuple(requests), weights=tuple(needs))
 
     def quantile(self, part: int, request: CheckedCount) -> CheckedQuantile:
         """Return the request of a part of quantiles, which are looked at from both sides."""

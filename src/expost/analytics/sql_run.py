@@ -37,6 +37,7 @@ from expost.analytics.pricing import (
     AUTO,
     CheckedCount,
     CountPrice,
+    KeptPath,
     price_request,
     settled_at,
 )
@@ -50,6 +51,7 @@ from expost.analytics.sql_question import rank_of
 from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
 from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
+from expost.privacy.guarantees import PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
@@ -126,12 +128,15 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
 
     def ask(kept: KeptAnswer | None) -> QueryResult:
         checked = check_query(text, asked)
+        if kept is not None:
+            checked = kept.continued(checked)
         kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-        priced, run = price_query(checked, kind), QueryRun(checked, source)
+        keep_path = kept is not None and checked.keeps_path
+        priced, run = price_query(checked, kind), QueryRun(checked, source, keep_path=keep_path)
         measure = partial(run_query, run, priced)
         result = run_charged(account, priced, measure, lambda: run.spent, kept)
         if kept is not None:
-            kept.keep(result, reached=result.reached())
+            kept.keep(result, run.kept_paths(), reached=result.reached())
         return result
 
     return ask_once(look_up, query_of_release, ask)
@@ -161,8 +166,10 @@ def run_query(run: QueryRun, priced: CountPrice, evidence: Mapping[str, Any] | N
 class QueryRun:
     """A query whose worst case is reserved; ``spent`` is what has been bought, at any time."""
 
-    def __init__(self, checked: CheckedQuery, randomness: Randomness) -> None:
-        self.checked, self._randomness = checked, randomness
+    def __init__(
+        self, checked: CheckedQuery, randomness: Randomness, *, keep_path: bool = False
+    ) -> None:
+        self.checked, self._randomness, self._keep_path = checked, randomness, keep_path
         self.simulated = randomness.simulated
         self.side = Fraction(0)
         self.most: int | None = None
@@ -178,6 +185,18 @@ class QueryRun:
         """The charge so far."""
         running = Fraction(0) if self._running is None else self._running.spent
         return self.side + self._done + running
+
+    def kept_paths(self) -> list[KeptPath | None]:
+        """Return what a later question can continue: a path per part; of quantiles the caps."""
+        if not self._keep_path:
+            return []
+        parts = [self.parts[number] for number in range(len(self.parts))]
+        return [
+            KeptPath(self.most, counting.caps_of(request.measure))
+            if isinstance(progress, QuantileProgress)
+            else progress.kept_path()
+            for request, progress, _ in parts
+        ]
 
     def measure(self) -> None:
         """Choose the caps, read the values once, find the groups, refine part after part."""
@@ -234,7 +253,11 @@ class QueryRun:
                 requests[part] = requests[part].with_rows(cap)
         counted = [request.measure for request in requests if request.measure.kind != "users"]
         self.rows = max((measure.rows for measure in counted if measure.rows), default=None)
-        return [replace(request, cap=self.most, chooses_rows=False) for request in requests]
+        caps = [self.most if one.kept is None else one.kept.most for one in requests]
+        return [
+            replace(request, cap=cap, chooses_rows=False)
+            for request, cap in zip(requests, caps, strict=True)
+        ]
 
     def _values(self, requests: Sequence[CheckedCount]) -> list[PartValues]:
         """The private values of all parts, by one statement; finds private groups.
@@ -247,12 +270,16 @@ class QueryRun:
         if most is not None and base.most_known is not None and most >= base.most_known:
             most = None  # nobody is in more groups than there are
         parts, counted = self.checked.compiled.parts, self.checked.counted()
-        queries, cells = [], {}
+        queries: list[Any] = []
+        known: dict[int, PartValues] = {}  # cells, and what an earlier question kept
         for number, (request, part) in enumerate(zip(requests, parts, strict=True)):
+            if request.kept is not None and request.kept.values is not None:
+                known[number] = request.kept.values
+                continue
             limit = request.limit(self.most) if request.cost_of_dropped(self.most) else None
             written = part_query(request, part, most, salt, limit)
             if part.ranks:
-                cells[number] = run_cells(written)
+                known[number] = run_cells(written)
             else:
                 queries.append(written)
         if base.private:
@@ -265,8 +292,9 @@ class QueryRun:
             persons = totals.pop()
             passed = base.selection(self.most).select(persons.users, self._randomness)
             self.groups = [name for name, keep in zip(persons.groups, passed, strict=True) if keep]
-        values = dict(zip(counted, (value.on(self.groups) for value in totals), strict=True))
-        return [values.get(number) or cells[number] for number in range(len(parts))]
+        asked = (number for number in counted if number not in known)
+        known |= zip(asked, (value.on(self.groups) for value in totals), strict=True)
+        return [known[number] for number in range(len(parts))]
 
     def _searched(
         self, part: int, request: CheckedCount, cells: Mapping[str, CellCounts]
@@ -290,10 +318,16 @@ class QueryRun:
         """Refine one part with its total; what it spends is known at any time."""
         if not isinstance(values, GroupValues):
             return self._searched(part, request, values)
-        progress = self._running = Progress(most=self.most)
+        earlier, cap = request.kept, request.cap
+        assert not isinstance(cap, str)
+        progress = self._running = Progress(most=cap, measure=request.measure)
         price = Fraction(0)
+        if earlier is not None and cap != self.most:  # it was looked at without the cap
+            self.widest = cap
         if values.kept:  # the caps were for all groups, also for those that were not found
-            limit = request.limit(self.most)
+            limit = request.limit(self.most) if earlier is None else earlier.limit
+            assert limit is not None
+            progress.limit = limit
             price = counting.share_of_removed(request, progress, values, limit, self._randomness)
             progress.side += price
             base = self.checked.base
@@ -303,9 +337,9 @@ class QueryRun:
                 query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
                 values = contribution.run_several_totals([query])[0].on(self.groups)
                 self.widest = progress.most
-        groups = list(self.groups)
+        progress.values, groups = values, list(self.groups)
         progress.refinement = counting.refinement_of(
-            request, progress, groups, values, self._randomness
+            request, progress, groups, values, self._randomness, keep_path=self._keep_path
         )
         for answer in progress.refinement:
             progress.answers.append(counting.in_data_units(request, progress, answer))
@@ -318,7 +352,7 @@ class QueryRun:
                 counting.in_data_units(request, progress, answer)
                 for answer in progress.refinement.unanswered
             ),
-            round_up(progress.spent),
+            round_up(progress.spent + request.paid_before),
             round_up(price),
             progress.dropped,
         )
@@ -331,6 +365,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
     base, question = checked.base, compiled.question
     outcome, spent = settled_at(run.spent, charges)
     parts = tuple(run.parts[part][2] for part in range(len(compiled.parts)))
+    paid = checked.paid_before
     return QueryResult(
         tuple(name for name, _ in question.columns),
         tuple(released_rows(checked, parts, run.groups)),
@@ -345,7 +380,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
         checked.confidence,
         run.widest or run.most,
         run.rows,
-        base.guarantee,
+        PureDP(round_up(base.total + paid)) if paid else base.guarantee,
         tuple(_warnings(run)),
         compiled.source,
         {
@@ -354,6 +389,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
             "public_tables": list(compiled.public),
             "private_tables": dict(compiled.joined_rows),
             "total": round_up(base.total),
+            **({"paid_before": float(paid)} if paid else {}),
             "noise": base.law,
             "shares": {name: round_up(cost) for name, cost in checked.shares().items()},
         },
