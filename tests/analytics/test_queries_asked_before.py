@@ -21,9 +21,8 @@ from expost.analytics import asked_before, sql_tables
 from expost.analytics.quantile_request import QuantileRequest
 from expost.analytics.quantiles import quantile_question
 from expost.analytics.request import CountRequest
-from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_parser import normal_form, parse_question
-from expost.analytics.sql_request import SqlRequest
+from expost.analytics.sql_request import SqlRequest, query_question
 from expost.budget import totals
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
@@ -181,8 +180,10 @@ def test_another_question_is_another(ledger, table, ask, other):
     """Catches a digest that leaves a setting out: it is paid, and asked before from then on."""
     ask(ledger, table)
     charged = paid(ledger)
-    assert not ask(ledger, table, **other).asked_before
-    assert paid(ledger) > charged
+    result = ask(ledger, table, **other)
+    assert not result.asked_before
+    # A coarser query may have been paid for with the path that it continues.
+    assert paid(ledger) > charged or result.public.get("paid_before")
     charged = paid(ledger)
     assert ask(ledger, table, **other).asked_before
     assert ask(ledger, table).asked_before

@@ -21,8 +21,7 @@ from expost import (
     certificate_words,
     verify_certificate,
 )
-from expost.analytics.sql_plan import plan_query
-from expost.analytics.sql_request import check_query
+from expost.analytics.sql_request import check_query, plan_query
 from expost.analytics.sql_run import QueryRun
 
 REGIONS = ("north", "south", "east")

@@ -4,7 +4,7 @@ With a ledger in a file and a version of the table that its owner states (``tabl
 same question on the same version returns the paid answer, marked as such, at no charge. Whether an
 answer is there depends on public facts alone: the ledger, the budget and its period, the analyst,
 the source's name, the stated version, the question and what its public tables hold
-(``sql_identity``). The rows are not read, so that no row changes whether an answer is found; a
+(``query_question``). The rows are not read, so that no row changes whether an answer is found; a
 digest of the rows would tell whether one of them has changed. The owner states a new version when
 the table changes; an old answer stays right for its version.
 Repeating a released answer is post-processing: it needs no charge. Another analyst, whose cap
@@ -18,19 +18,27 @@ Answers are released values, kept in files that only their owner may read; simul
 **A finer question continues the same path.** Beside an answer stands, in a file that only its owner
 may read, what it was made of: the private values after the caps, a whole path of their noise (at
 the levels of the question and far finer ones, drawn before the first look), and how far each group
-was looked at. A question that differs in the wanted error, the confidence or ε looks further along
-the same path. It reads no rows. Its charge is the sum of the m largest group costs *now* less the
-same sum *before*, and what it buys besides (the share that the caps removed); caps that were chosen
-privately stay, and are not paid again.
+was looked at; of a query one of these for every part. A question that differs in the wanted error,
+the confidence or ε looks further along the same path. It reads no rows. Its charge is the sum of
+the m largest group costs *now* less the same sum *before*, added up over the parts. Caps that were
+chosen privately stay, and are not paid again. Nor is the share that they removed, where its
+released estimate is good enough for the new error; else it is estimated anew.
+
+Quantiles have no such path. A draw of the exponential mechanism is not a finer draw with noise
+added: the law of both together would not be that of the finer one alone. And a histogram is looked
+at at the cells that were drawn, so a finer attempt looks at other cells. They pay in full, with new
+draws, also as a part of a query whose other parts pay the difference; that reads the rows again.
 
 *Theorem.* All looks of all questions on one path, with whatever else is released in between, have
-together the charges that the ledger holds. *Proof.* Write c_g for the largest cost at which group g
-was looked at by any question. By noise reduction the looks at g, in any order and number, are
-worth c_g: coarser ones are a randomised function of the finest. Which group is looked at next, and
-whether another question is asked, depends on what was released. So the density of everything
-released on this path changes by at most Σ c_g over the groups of one person, ≤ the sum of the m
-largest c_g, and other releases multiply their own factors. The questions on the path paid this
-very sum: the differences add up to it. ∎
+together the charges that the ledger holds. *Proof.* Of one part: write c_g for the largest cost at
+which group g was looked at by any question. By noise reduction the looks at g, in any order and
+number, are worth c_g: coarser ones are a randomised function of the finest. Which group is looked
+at next, and whether another question is asked, depends on what was released. So the density of
+everything released on this path changes by at most Σ c_g over the groups of one person, ≤ the sum
+of the m largest c_g, and other releases multiply their own factors. The questions on the path paid
+this very sum: the differences add up to it. Parts of a query are paths of their own, and everybody
+pays for all of them: plain composition. The two noisy sums of a mean are looked at together, and
+their noise is that of their common sensitivity, so they are one path. ∎
 
 *What is lost costs, and never saves.* A path is removed after the reservation and before the first
 look, and is written again when the charge is settled. Whoever dies in between leaves the worst case
@@ -40,10 +48,10 @@ a time (a lock). Intervals: every group counts as one that may have decided on i
 (``refinement``). They hold for a question that was not chosen after the earlier answer: the noise
 is the same, so that a second interval often misses where the first one does.
 
-Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others, queries and
-quantiles pay in full. Tests: ``tests/analytics/test_asked_before.py``,
-``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
-law of both releases by enumeration, mutants).
+Counts, sums, means and queries of given groups have paths; with δ, ``top`` or ``answered`` they pay
+in full. Tests: ``tests/analytics/test_asked_before.py``,
+``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` and
+``tests/analytics/test_continued_queries.py`` (joint laws by enumeration, mutants).
 """
 
 from __future__ import annotations
@@ -54,7 +62,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -107,7 +115,9 @@ Continuable = TypeVar("Continuable", bound=Any)  # a checked count, or a query o
 
 
 def ask_once(
-    look_up: Callable[[], KeptAnswer | None],
+    account: Account,
+    version: str | None,
+    question: Callable[[], tuple[Any, Any]],
     read: Callable[[Mapping[str, Any]], Result],
     ask: Callable[[KeptAnswer | None], Result],
 ) -> Result:
@@ -116,7 +126,7 @@ def ask_once(
     Whoever waited, or reserved, when the budget renewed looks the question up again: what is told
     in a period is paid in this period.
     """
-    while (kept := look_up()) is not None:
+    while (kept := kept_answer(account, version, question)) is not None:
         with kept.alone():
             if kept.in_period():
                 if (earlier := kept.find(read)) is not None:
@@ -192,10 +202,9 @@ class KeptAnswer:
     def continued(self, request: Continuable) -> Continuable:
         """Return a request that continues the paths of an earlier question, if they are kept."""
         kept = self._read_paths() if request.keeps_path and self.noise.is_file() else []
-        try:
-            return request.on_path(*kept) if kept else request
-        except InvalidInput:  # a path ends before the wanted error: it is asked anew
-            return request
+        with suppress(ValueError):  # a path ends before the wanted error: it is asked anew
+            request = request.on_path(*kept) if kept else request
+        return request
 
     def _read_paths(self) -> list[KeptPath]:
         """The kept paths; none if the file is not what this version writes, or was not paid."""
@@ -258,7 +267,11 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
     record = {"most": kept.most, "caps": kept.caps, "limit": kept.limit, "share": kept.share}
     if values is None or path is None:
         return record
-    columns = {"first": values.first, "second": values.second, "users": values.users}
+    columns: dict[str, Any] = {
+        "first": values.first,
+        "second": values.second,
+        "users": values.users,
+    }
     columns |= {"paid": path.paid, "noisy": path.noisy, "beside": path.second}
     whole = {
         name: None if c is None else c.astype(np.int64).tolist() for name, c in columns.items()

@@ -25,8 +25,26 @@ WHOLE_KINDS = ("count", "rows")
 """Kinds of questions whose answers are whole numbers of persons or rows."""
 
 
+class ReleasedResult:
+    """What every result of a question says about its charge."""
+
+    charges: Charges
+    outcome: int | None
+    max_groups_per_user: int | None
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+
 @dataclass(frozen=True)
-class CountResult:
+class CountResult(ReleasedResult):
     """What was released."""
 
     answers: tuple[Answer, ...]
@@ -60,16 +78,6 @@ class CountResult:
             return None
         epsilon, delta = vars(self.guarantee)["epsilon"], vars(self.guarantee).get("delta", 0.0)
         return ApproxDP(epsilon, delta) + self.facts.guarantee
-
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
 
     def _repr_html_(self) -> str:
         """Return the answers for a notebook."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
     count_question,
-    kept_answer,
     run_charged,
 )
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
@@ -46,9 +46,9 @@ from expost.analytics.pricing import (
 )
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
-from expost.analytics.request import CountRequest, check_request, with_usual_cap
+from expost.analytics.request import AccountOptions, CountRequest, check_request, with_usual_cap
 from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs, sizes_per_user
-from expost.budget.charging import Account, LedgerOrPlace
+from expost.budget.charging import Account
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
@@ -58,19 +58,12 @@ from expost.tables.typed_columns import SEPARATOR, KnownQuery, fetch
 Released = Callable[[Answer, float], None]
 
 
-class RunOptions(TypedDict, total=False):
+class RunOptions(AccountOptions, total=False):
     """How a request is run: the ledger that is charged, and who hears of answers."""
 
-    ledger: LedgerOrPlace
-    budget: str | None
-    analyst: str
-    memo: str
     released: Released | None
     on_ignored: Callable[[bool], None] | None
-    randomness: Randomness | None
-    simulation: bool
     learn_facts: float | None
-    table_version: str | None
     facts: str | Path | None
 
 
@@ -225,13 +218,11 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     if version is not None and how["learn_facts"] is not None:
         raise InvalidInput("table_version", version, "it cannot go with learn_facts")
 
-    def look_up() -> KeptAnswer | None:
-        return kept_answer(account, version, lambda: count_question(data, options))
-
     def ask(kept: KeptAnswer | None) -> CountResult:
         return _reserve_and_run(data, dict(options), how, account, source, kept)
 
-    return ask_once(look_up, result_of_release, ask)
+    question = partial(count_question, data, options)
+    return ask_once(account, version, question, result_of_release, ask)
 
 
 def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.analytics.answer_files import AnswerTable, Measured
-from expost.analytics.count_result import certificate_of, plain_answer, told_cell
+from expost.analytics.count_result import ReleasedResult, certificate_of, plain_answer, told_cell
 from expost.analytics.quantile_run import QuantileAnswer
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_parser import (
@@ -36,7 +36,7 @@ from expost.analytics.sql_released import (
 )
 from expost.analytics.sql_request import CheckedQuery
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
@@ -56,6 +56,7 @@ class PartResult:
     spent: float
     share_of_dropped: float
     dropped_share: Mapping[str, Any] | None
+    max_groups_per_user: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part for JSON."""
@@ -67,11 +68,12 @@ class PartResult:
             "spent": self.spent,
             "share_of_dropped": self.share_of_dropped,
             "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            "max_groups_per_user": self.max_groups_per_user,
         }
 
 
 @dataclass(frozen=True)
-class QueryResult:
+class QueryResult(ReleasedResult):
     """What a query released: ``rows`` as the SELECT asks for them, ``parts`` as measured."""
 
     columns: tuple[str, ...]
@@ -96,16 +98,6 @@ class QueryResult:
     outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
     asked_before: bool = field(default=False, compare=False)
-
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
 
     def reached(self) -> list[list[bool]]:
         """Return for each row which of its columns reached the wanted error."""
@@ -256,7 +248,7 @@ def _part_of(part: Mapping[str, Any]) -> PartResult:
             for answer in part[name]
         )
 
-    told = part["share_of_dropped"], part["dropped_share"]
+    told = part["share_of_dropped"], part["dropped_share"], part["max_groups_per_user"]
     return PartResult(
         part["of"], part["kind"], answers("answers"), answers("unanswered"), part["spent"], *told
     )

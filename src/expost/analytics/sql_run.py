@@ -29,7 +29,7 @@ from typing import Any, Unpack
 
 from expost.analytics import cap_choice, contribution
 from expost.analytics import query as counting
-from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
+from expost.analytics.asked_before import KeptAnswer, ask_once, run_charged
 from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
 from expost.analytics.count_result import warnings_of_caps
@@ -44,18 +44,22 @@ from expost.analytics.pricing import (
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress, open_account
+from expost.analytics.request import AccountOptions
 from expost.analytics.shared_pairs import sizes_per_user
 from expost.analytics.sql_ibis import text_of_expression
-from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of
-from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
+from expost.analytics.sql_request import (
+    CheckedQuery,
+    SqlOptions,
+    check_query,
+    part_query,
+    query_question,
+)
 from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
-
-_HOW = ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
 
 PartValues = GroupValues | Mapping[str, CellCounts]
 """The private values of a part: those of groups, or the cells of quantiles."""
@@ -104,7 +108,8 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
     table_version : str, optional
         A name that you give to the present state of the private tables. With a ledger in a file,
         the same question on the same version returns the paid answer (``asked_before``), at no
-        charge. What public tables hold is part of the question.
+        charge; one with a smaller error continues the same noise and pays the difference (of
+        quantiles, and with ``delta``: all). What public tables hold is part of the question.
 
     Returns
     -------
@@ -119,12 +124,9 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         The budget cannot pay the worst case. Nothing was charged.
     """
     asked: dict[str, Any] = dict(options)
-    version = asked.pop("table_version", None)
-    account, source = open_account({name: asked.pop(name, None) for name in _HOW}, "expost query")
+    how = {name: asked.pop(name, None) for name in AccountOptions.__annotations__}
+    account, source = open_account(how, "expost query")
     text = question if isinstance(question, str) else text_of_expression(question, asked)
-
-    def look_up() -> KeptAnswer | None:
-        return kept_answer(account, version, lambda: query_question(text, asked))
 
     def ask(kept: KeptAnswer | None) -> QueryResult:
         checked = check_query(text, asked)
@@ -139,7 +141,8 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
             kept.keep(result, run.kept_paths(), reached=result.reached())
         return result
 
-    return ask_once(look_up, query_of_release, ask)
+    question_of = partial(query_question, text, asked)
+    return ask_once(account, how["table_version"], question_of, query_of_release, ask)
 
 
 def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountPrice:
@@ -309,7 +312,9 @@ class QueryRun:
         named = self.checked.compiled.parts[part]
         answers, unanswered = (tuple(told) for told in run.answers(request.measure.grid))
         spent = round_up(progress.spent)
-        result = PartResult(named.label, named.kind, answers, unanswered, spent, 0.0, None)
+        result = PartResult(
+            named.label, named.kind, answers, unanswered, spent, 0.0, None, self.most
+        )
         return request, progress, result
 
     def _refined(
@@ -355,6 +360,7 @@ class QueryRun:
             round_up(progress.spent + request.paid_before),
             round_up(price),
             progress.dropped,
+            progress.most,
         )
         return request, progress, result
 

@@ -20,7 +20,7 @@ from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
 from expost.cli.count import TableVersion, check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import ASKED_BEFORE, render_cost
+from expost.cli.count_screens import earlier_words, render_cost
 from expost.cli.output import Json, Verbose, notes, request_option, show, visible, with_options
 from expost.errors import InvalidInput
 
@@ -86,8 +86,8 @@ def quantile_command(
     result = quantile(source, **request, **account, table_version=table_version)
     rendered = partial(_render, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")

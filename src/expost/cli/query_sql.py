@@ -17,13 +17,12 @@ from rich.text import Text
 from expost.analytics.answer_files import check_out, number_text, round_answer
 from expost.analytics.request import request_settings
 from expost.analytics.sql_parser import parse_question
-from expost.analytics.sql_plan import SqlPlan, plan_query
-from expost.analytics.sql_request import SqlRequest
+from expost.analytics.sql_request import SqlPlan, SqlRequest, plan_query
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
 from expost.cli.count import TableVersion, check_new_certificate, parse_cap, read_keys
-from expost.cli.count_screens import ASKED_BEFORE, NOTHING_FOUND, render_cost
+from expost.cli.count_screens import NOTHING_FOUND, earlier_words, render_cost
 from expost.cli.output import (
     Json,
     Verbose,
@@ -98,8 +97,8 @@ def query_command(
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     rendered = partial(render_query, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if out is not None:
         result.table().save(out)
         notes.print(f"answers: {out}")
@@ -191,7 +190,12 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
             rounded = round_answer(measure.estimates[index], *ends, whole=measure.whole)
             said = [number_text(number, whole=measure.whole) for number in rounded]
             between = "–" if said[1] == said[2] == "–" else f"{said[1]} – {said[2]}"
-            cells += [Text(said[0]), Text(between)]
+            # A number that is smaller than its error tells less than its interval.
+            vague = not measure.answered[index] and ends[1] - ends[0] > 2 * abs(rounded[0] or 0)
+            cells += [
+                Text("unknown" if vague and rounded[0] is not None else said[0]),
+                Text(between),
+            ]
         table.add_row(*cells, Text("yes" if row.answered else "no"))
     if not result.rows:
         console.print(NOTHING_FOUND, highlight=False)
@@ -222,14 +226,22 @@ def _about_unanswered(result: QueryResult) -> str:
     if moved:
         return (
             f"No row is called within {result.within:.0%}: the caps may have moved "
-            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, "
-            "or caps that remove nothing (--max-groups-per-user none, a large --max-rows-per-user)."
+            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, or "
+            f"state {_caps_to_state(result)} as large as almost everybody needs: the answers are "
+            "then about the table with these caps."
         )
     return (
         "Rows that are not answered need more than the budget has for all their columns; their "
         "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
         "aggregates answer more (--plan says which is expensive)."
     )
+
+
+def _caps_to_state(result: QueryResult) -> str:
+    """The options of the caps that apply to a query."""
+    groups = ["--max-groups-per-user"] if result.question.groups else []
+    rows = any(part.kind in ("rows", "sum", "distinct") for part in result.parts)
+    return " and ".join(groups + (["--max-rows-per-user"] if rows else []))
 
 
 def _goal(result: QueryResult) -> str:
