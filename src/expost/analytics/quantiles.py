@@ -26,14 +26,23 @@ from expost.analytics.asked_before import (
     run_charged,
     source_identity,
 )
-from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
-from expost.analytics.count_result import ReleasedResult, certificate_of, plain_answer, told_cell
+from expost.analytics.count_result import (
+    ReleasedResult,
+    certificate_of,
+    charge_of_release,
+    plain_answer,
+    told_answers,
+)
 from expost.analytics.pricing import CheckedCount, CountPrice, settled_at
 from expost.analytics.quantile_request import (
     CheckedQuantile,
     QuantileRequest,
     check_quantile,
+    count_cells,
+    kept_rows,
     price_quantile,
+    run_cells,
+    run_users,
 )
 from expost.analytics.quantile_run import (
     BinAnswer,
@@ -46,7 +55,7 @@ from expost.analytics.query import Progress, choose_caps, open_account
 from expost.analytics.request import AccountOptions
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 from expost.tables.typed_columns import SEPARATOR
@@ -147,24 +156,14 @@ class QuantileResult(ReleasedResult):
 
 def quantile_of_release(release: Mapping[str, Any]) -> QuantileResult:
     """Return the result that was released, from its JSON form and its certificate."""
-
-    def answers(name: str, kind: type[Any]) -> tuple[Any, ...]:
-        records = [
-            {key: told_cell(value) for key, value in answer.items()} for answer in result[name]
-        ]
-        return tuple(kind(**record) for record in records)
-
-    result, certificate = release["result"], release["certificate"]
-    same = ("spent", "remaining", "unit", "within_rank", "confidence", "max_groups_per_user")
+    result = release["result"]
+    same = ("within_rank", "confidence", "max_rows_per_user", "keys", "query")
     return QuantileResult(
-        **{name: result[name] for name in (*same, "max_rows_per_user", "keys", "query")},
-        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
-        answers=answers("answers", QuantileAnswer),
-        unanswered=answers("unanswered", QuantileAnswer),
-        histogram=answers("histogram", BinAnswer),
-        guarantee=guarantee_from_dict(result["guarantee"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
+        **{name: result[name] for name in same},
+        **charge_of_release(release),
+        answers=told_answers(result["answers"], QuantileAnswer),
+        unanswered=told_answers(result["unanswered"], QuantileAnswer),
+        histogram=told_answers(result["histogram"], BinAnswer),
     )
 
 

@@ -20,10 +20,16 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from expost.analytics import contribution
 from expost.analytics.asked_before import plain_settings, source_identity, without_errors
-from expost.analytics.cell_counts import count_cells, kept_rows
 from expost.analytics.count_plan import SIZES, SizePlan, size_plan
 from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
-from expost.analytics.quantile_request import CheckedQuantile, cell_grid, check_sure, rank_error
+from expost.analytics.quantile_request import (
+    CheckedQuantile,
+    cell_grid,
+    check_sure,
+    count_cells,
+    kept_rows,
+    rank_error,
+)
 from expost.analytics.quantile_run import QuantileJob, plan_attempt
 from expost.analytics.request import (
     KEYS_CAP,

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from expost.analytics.answer_files import AnswerTable, Measured
-from expost.analytics.count_result import ReleasedResult, certificate_of, plain_answer, told_cell
+from expost.analytics.count_result import (
+    ReleasedResult,
+    certificate_of,
+    charge_of_release,
+    plain_answer,
+    told_answers,
+)
 from expost.analytics.quantile_run import QuantileAnswer
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_parser import (
@@ -36,13 +42,14 @@ from expost.analytics.sql_released import (
 )
 from expost.analytics.sql_request import CheckedQuery
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee
 from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
     "plain composition of the parts of a query, each a noise reduction per group in which a person "
     "is in at most m groups (docs/query.md, What it costs)"
 )
+_TOLD = ("share_of_dropped", "dropped_share", "max_groups_per_user")  # of a part
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,7 @@ class PartResult:
             "kind": self.kind,
             "answers": [plain_answer(answer) for answer in self.answers],
             "unanswered": [plain_answer(answer) for answer in self.unanswered],
-            "spent": self.spent,
-            "share_of_dropped": self.share_of_dropped,
-            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
-            "max_groups_per_user": self.max_groups_per_user,
+            **{name: getattr(self, name) for name in ("spent", *_TOLD)},
         }
 
 
@@ -190,7 +194,7 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
 
     ``reached``, if it is there, says which column of a row missed its error.
     """
-    result, certificate = release["result"], release["certificate"]
+    result = release["result"]
     asked, known = result["question"], release.get("reached")
     known = known or [[record["answered"]] * len(result["columns"]) for record in result["rows"]]
     read: dict[str, Any] = {
@@ -201,24 +205,18 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
         JoinedTable(**join | {"on": tuple(map(tuple, join["on"]))}) for join in asked["joins"]
     )
     question = SqlQuestion(**asked | read)
-    same = (
-        *("spent", "remaining", "unit", "within", "plus_minus", "within_rank", "confidence"),
-        *("max_groups_per_user", "max_rows_per_user"),
-    )
+    same = ("within", "plus_minus", "within_rank", "confidence", "max_rows_per_user")
     return QueryResult(
         **{name: result[name] for name in same},
-        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
+        **charge_of_release(release),
         columns=tuple(result["columns"]),
         rows=tuple(
             _row_of(record, dict(zip(result["columns"], reached, strict=True)))
             for record, reached in zip(result["rows"], known, strict=True)
         ),
-        parts=tuple(_part_of(part) for part in certificate["parts"]),
+        parts=tuple(_part_of(part) for part in release["certificate"]["parts"]),
         question=question,
-        guarantee=guarantee_from_dict(result["guarantee"]),
         warnings=tuple(result["warnings"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
     )
 
 
@@ -240,18 +238,10 @@ def _row_of(record: Mapping[str, Any], reached: Mapping[str, bool]) -> ReleasedR
 
 def _part_of(part: Mapping[str, Any]) -> PartResult:
     """A part from JSON."""
-    kind: type[Any] = QuantileAnswer if part["kind"] == "quantile" else Answer
-
-    def answers(name: str) -> tuple[Any, ...]:
-        return tuple(
-            kind(**{key: told_cell(value) for key, value in answer.items()})
-            for answer in part[name]
-        )
-
-    told = part["share_of_dropped"], part["dropped_share"], part["max_groups_per_user"]
-    return PartResult(
-        part["of"], part["kind"], answers("answers"), answers("unanswered"), part["spent"], *told
-    )
+    kind = QuantileAnswer if part["kind"] == "quantile" else Answer
+    answers = (told_answers(part[name], kind) for name in ("answers", "unanswered"))
+    told = (part[name] for name in ("spent", *_TOLD))
+    return PartResult(part["of"], part["kind"], *answers, *told)
 
 
 def released_rows(

@@ -30,7 +30,6 @@ from typing import Any, Unpack
 from expost.analytics import cap_choice, contribution
 from expost.analytics import query as counting
 from expost.analytics.asked_before import KeptAnswer, ask_once, run_charged
-from expost.analytics.cell_counts import run_cells
 from expost.analytics.contribution import GroupValues
 from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.pricing import (
@@ -41,6 +40,7 @@ from expost.analytics.pricing import (
     price_request,
     settled_at,
 )
+from expost.analytics.quantile_request import run_cells
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress, open_account
