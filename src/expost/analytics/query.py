@@ -553,6 +553,8 @@ def in_data_units(request: CheckedCount, progress: Progress, answer: Answer) -> 
         unit /= 1 - progress.dropped["estimate"]
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
     if request.measure.kind != "mean" and not request.measure.signed:
+        if numbers[2] < 0:  # a wider interval, as around an estimate of 0, says no more than that
+            numbers[2] = (numbers[2] - numbers[1]) / 2
         numbers = [number if number != number else max(0.0, number) for number in numbers]
     return replace(answer, estimate=numbers[0], low=numbers[1], high=numbers[2])
 

@@ -124,7 +124,10 @@ class QueryResult(ReleasedResult):
         return AnswerTable(keys, groups, measures, "values", self.question.sql, self.certificate())
 
     def _measured(self, name: str, text: str) -> Measured:
-        """One column of numbers; NaN where nothing is known."""
+        """One column of numbers; NaN where nothing is known.
+
+        A number that is not answered and smaller than its error tells less than its interval.
+        """
         spans = [row.values[name] for row in self.rows]
         numbers = [span if isinstance(span, Span) else Span(*[math.nan] * 3) for span in spans]
         counted = {
@@ -132,11 +135,16 @@ class QueryResult(ReleasedResult):
             for index, aggregate in enumerate(self.question.aggregates)
             if aggregate.function in ("rows", "distinct")
         }
+        reached = [row.reached[name] for row in self.rows]
+        vague = [span.high - span.low > 2 * abs(span.value) for span in numbers]
         return Measured(
-            [span.value for span in numbers],
+            [
+                math.nan if unsure and not told else span.value
+                for span, unsure, told in zip(numbers, vague, reached, strict=True)
+            ],
             [span.low for span in numbers],
             [span.high for span in numbers],
-            [row.reached[name] for row in self.rows],
+            reached,
             name,
             text in counted,
         )

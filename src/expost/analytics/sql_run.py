@@ -13,8 +13,9 @@ a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-proces
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
 for means, with the middle of the public bounds for v̄ (in ρ their squares), and what an attempt at
-all ranks costs for quantiles. Parts run from the smallest share on; what one does not use is for
-those after it.
+all ranks costs for quantiles. What the caps removed is estimated for all parts first. Then parts
+run from the smallest share on, those of which the caps removed too much before all others; what one
+does not use is for those after it.
 Tests: ``tests/analytics/test_sql_run.py``, ``tests/analytics/test_sql_law.py`` (the joint law by
 enumeration, mutants), ``tests/hostile/test_sql.py``.
 """
@@ -44,6 +45,7 @@ from expost.analytics.quantile_request import run_cells
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress, open_account
+from expost.analytics.refinement import LEAST_PART
 from expost.analytics.request import AccountOptions
 from expost.analytics.shared_pairs import sizes_per_user
 from expost.analytics.sql_ibis import text_of_expression
@@ -180,14 +182,12 @@ class QueryRun:
         self.rows: int | None = None
         self.groups: list[str] = []
         self.parts: dict[int, tuple[CheckedCount, Progress, PartResult]] = {}
-        self._running: Progress | None = None
-        self._done = Fraction(0)
+        self._progress: dict[int, Progress] = {}
 
     @property
     def spent(self) -> Fraction:
         """The charge so far."""
-        running = Fraction(0) if self._running is None else self._running.spent
-        return self.side + self._done + running
+        return self.side + sum((part.spent for part in self._progress.values()), Fraction(0))
 
     def kept_paths(self) -> list[KeptPath | None]:
         """Return what a later question can continue: a path per part; of quantiles the caps."""
@@ -203,18 +203,28 @@ class QueryRun:
 
     def measure(self) -> None:
         """Choose the caps, read the values once, find the groups, refine part after part."""
-        requests = self._capped()
-        values = self._values(requests)
+        requests, weights = self._capped(), self.checked.weights
+        values, order = self._values(requests), self.checked.order()
         left = self.checked.base.total - self.side
-        order, weights = self.checked.order(), self.checked.weights
+        for part in order:
+            total = left * weights[part] / sum(weights)
+            request = replace(requests[part], total=total, keys=tuple(self.groups))
+            requests[part] = self._prepared(part, request, values[part])
+        left = self.checked.base.total - self.spent
+        # What answers nothing spends next to nothing: first, so that the others have its share.
+        order.sort(key=lambda part: not self._is_hopeless(part, requests[part]))
         for index, part in enumerate(order):
             rest = sum((weights[other] for other in order[index:]), Fraction(0))
-            request = replace(
-                requests[part], total=left * weights[part] / rest, keys=tuple(self.groups)
-            )
-            self.parts[part] = self._refined(part, request, values[part])
-            left -= self.parts[part][1].spent
-            self._done, self._running = self._done + self.parts[part][1].spent, None
+            bought = self._progress[part].dropped_price = self._progress[part].spent
+            request = replace(requests[part], total=left * weights[part] / rest + bought)
+            result = self._searched if isinstance(values[part], Mapping) else self._refined
+            self.parts[part] = request, self._progress[part], result(part, request, values[part])
+            left -= self._progress[part].spent - bought
+
+    def _is_hopeless(self, part: int, request: CheckedCount) -> bool:
+        """Whether the caps removed so much of a part, as released, that no group is answered."""
+        within, bias = request.wanted.within, (self._progress[part].dropped or {}).get("bias", 0.0)
+        return within is not None and within - bias < LEAST_PART * within
 
     def _capped(self) -> list[CheckedCount]:
         """The requests with their caps, given or chosen privately."""
@@ -299,70 +309,68 @@ class QueryRun:
         known |= zip(asked, (value.on(self.groups) for value in totals), strict=True)
         return [known[number] for number in range(len(parts))]
 
-    def _searched(
-        self, part: int, request: CheckedCount, cells: Mapping[str, CellCounts]
-    ) -> tuple[CheckedCount, Progress, PartResult]:
-        """Search for the quantiles of one part with its total."""
-        progress = QuantileProgress(most=self.most)
-        self._running = progress
-        job = self.checked.quantile(part, request).job(request, max(1, len(self.groups)), self.most)
-        run = quantile_run_of(job, request, self.groups, cells, self._randomness)
-        progress.run = run
-        run.run()
-        named = self.checked.compiled.parts[part]
-        answers, unanswered = (tuple(told) for told in run.answers(request.measure.grid))
-        spent = round_up(progress.spent)
-        result = PartResult(
-            named.label, named.kind, answers, unanswered, spent, 0.0, None, self.most
-        )
-        return request, progress, result
-
-    def _refined(
-        self, part: int, request: CheckedCount, values: PartValues
-    ) -> tuple[CheckedCount, Progress, PartResult]:
-        """Refine one part with its total; what it spends is known at any time."""
-        if not isinstance(values, GroupValues):
-            return self._searched(part, request, values)
-        earlier, cap = request.kept, request.cap
+    def _prepared(self, part: int, request: CheckedCount, values: PartValues) -> CheckedCount:
+        """Estimate what the caps removed from a part; look at it without them, if that is much."""
+        earlier, cap, base = request.kept, request.cap, self.checked.base
         assert not isinstance(cap, str)
-        progress = self._running = Progress(most=cap, measure=request.measure)
-        price = Fraction(0)
+        if not isinstance(values, GroupValues):
+            self._progress[part] = QuantileProgress(most=self.most)
+            return request
+        progress = self._progress[part] = Progress(most=cap, measure=request.measure, values=values)
         if earlier is not None and cap != self.most:  # it was looked at without the cap
             self.widest = cap
-        if values.kept:  # the caps were for all groups, also for those that were not found
-            limit = request.limit(self.most) if earlier is None else earlier.limit
-            assert limit is not None
-            progress.limit = limit
-            price = counting.share_of_removed(request, progress, values, limit, self._randomness)
-            progress.side += price
-            base = self.checked.base
-            if base.chooses_cap and not base.private and counting.gives_up(request, progress):
-                request = counting.with_all_groups(request, progress)
-                salt = contribution.new_salt(self._randomness)
-                query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
-                values = contribution.run_several_totals([query])[0].on(self.groups)
-                self.widest = progress.most
-        progress.values, groups = values, list(self.groups)
-        progress.refinement = counting.refinement_of(
-            request, progress, groups, values, self._randomness, keep_path=self._keep_path
+        if not values.kept:
+            return request
+        # The caps were for all groups, also for those that were not found.
+        limit = request.limit(self.most) if earlier is None else earlier.limit
+        assert limit is not None
+        progress.limit = limit
+        progress.side += counting.share_of_removed(
+            request, progress, values, limit, self._randomness
         )
-        for answer in progress.refinement:
+        if base.chooses_cap and not base.private and counting.gives_up(request, progress):
+            request = counting.with_all_groups(request, progress)
+            salt = contribution.new_salt(self._randomness)
+            query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
+            progress.values = contribution.run_several_totals([query])[0].on(self.groups)
+            self.widest = progress.most
+        return request
+
+    def _searched(self, part: int, request: CheckedCount, cells: Any) -> PartResult:
+        """Search for the quantiles of one part with its total."""
+        progress = self._progress[part]
+        assert isinstance(progress, QuantileProgress)
+        job = self.checked.quantile(part, request).job(request, max(1, len(self.groups)), self.most)
+        progress.run = quantile_run_of(job, request, self.groups, cells, self._randomness)
+        progress.run.run()
+        answers, unanswered = progress.run.answers(request.measure.grid)
+        return self._told(part, answers, unanswered, progress.spent)
+
+    def _refined(self, part: int, request: CheckedCount, _: Any) -> PartResult:
+        """Refine one part with its total; what it spends is known at any time."""
+        progress = self._progress[part]
+        assert progress.values is not None
+        refinement = progress.refinement = counting.refinement_of(
+            request,
+            progress,
+            list(self.groups),
+            progress.values,
+            self._randomness,
+            keep_path=self._keep_path,
+        )
+        for answer in refinement:
             progress.answers.append(counting.in_data_units(request, progress, answer))
-        named = self.checked.compiled.parts[part]
-        result = PartResult(
-            named.label,
-            named.kind,
-            tuple(progress.answers),
-            tuple(
-                counting.in_data_units(request, progress, answer)
-                for answer in progress.refinement.unanswered
-            ),
-            round_up(progress.spent + request.paid_before),
-            round_up(price),
-            progress.dropped,
-            progress.most,
-        )
-        return request, progress, result
+        others = [counting.in_data_units(request, progress, one) for one in refinement.unanswered]
+        spent = progress.spent + request.paid_before
+        return self._told(part, progress.answers, others, spent)
+
+    def _told(
+        self, part: int, answers: Sequence[Any], unanswered: Sequence[Any], spent: Fraction
+    ) -> PartResult:
+        """What a part releases; its charge is that of all questions on its path."""
+        named, progress = self.checked.compiled.parts[part], self._progress[part]
+        told = tuple(answers), tuple(unanswered), round_up(spent), round_up(progress.side)
+        return PartResult(named.label, named.kind, *told, progress.dropped, progress.most)
 
 
 def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -> QueryResult:

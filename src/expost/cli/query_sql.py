@@ -190,12 +190,7 @@ def render_query(console: Console, result: QueryResult, verbose: bool = False) -
             rounded = round_answer(measure.estimates[index], *ends, whole=measure.whole)
             said = [number_text(number, whole=measure.whole) for number in rounded]
             between = "–" if said[1] == said[2] == "–" else f"{said[1]} – {said[2]}"
-            # A number that is smaller than its error tells less than its interval.
-            vague = not measure.answered[index] and ends[1] - ends[0] > 2 * abs(rounded[0] or 0)
-            cells += [
-                Text("unknown" if vague and rounded[0] is not None else said[0]),
-                Text(between),
-            ]
+            cells += [Text(said[0]), Text(between)]
         table.add_row(*cells, Text("yes" if row.answered else "no"))
     if not result.rows:
         console.print(NOTHING_FOUND, highlight=False)
