@@ -247,9 +247,9 @@ def _row_of(record: Mapping[str, Any], reached: Mapping[str, bool]) -> ReleasedR
 def _part_of(part: Mapping[str, Any]) -> PartResult:
     """A part from JSON."""
     kind = QuantileAnswer if part["kind"] == "quantile" else Answer
-    answers = (told_answers(part[name], kind) for name in ("answers", "unanswered"))
-    told = (part[name] for name in ("spent", *_TOLD))
-    return PartResult(part["of"], part["kind"], *answers, *told)
+    answers, unanswered = (told_answers(part[name], kind) for name in ("answers", "unanswered"))
+    told = {name: part[name] for name in ("spent", *_TOLD)}
+    return PartResult(part["of"], part["kind"], answers, unanswered, **told)
 
 
 def released_rows(
