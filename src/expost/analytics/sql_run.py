@@ -213,13 +213,15 @@ class QueryRun:
         left = self.checked.base.total - self.spent
         # What answers nothing spends next to nothing: first, so that the others have its share.
         order.sort(key=lambda part: not self._is_hopeless(part, requests[part]))
+        free = {part: requests[part].total - self._progress[part].spent for part in order}
         for index, part in enumerate(order):
-            rest = sum((weights[other] for other in order[index:]), Fraction(0))
-            bought = self._progress[part].dropped_price = self._progress[part].spent
-            request = replace(requests[part], total=left * weights[part] / rest + bought)
-            result = self._searched if isinstance(values[part], Mapping) else self._refined
-            self.parts[part] = request, self._progress[part], result(part, request, values[part])
-            left -= self._progress[part].spent - bought
+            rest = sum((free[other] for other in order[index:]), Fraction(0))
+            progress = self._progress[part]
+            bought = progress.dropped_price = progress.spent
+            request = replace(requests[part], total=left * free[part] / rest + bought)
+            run = self._searched if isinstance(values[part], Mapping) else self._refined
+            self.parts[part] = request, progress, run(part, request, values[part])
+            left -= progress.spent - bought
 
     def _is_hopeless(self, part: int, request: CheckedCount) -> bool:
         """Whether the caps removed so much of a part, as released, that no group is answered."""
