@@ -28,7 +28,7 @@ from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import (
-    ASKED_BEFORE,
+    earlier_words,
     render_answers,
     render_plan,
     render_result,
@@ -47,7 +47,6 @@ from expost.cli.output import (
     notes,
     request_option,
     show,
-    shown_up,
     with_options,
 )
 from expost.errors import InvalidInput
@@ -228,14 +227,8 @@ def _finish(
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
-    elif paid := result.public.get("paid_before"):
-        notes.print(
-            f"Continues an earlier question, which paid ε = {shown_up(paid)}; only the difference "
-            "is charged now.",
-            highlight=False,
-        )
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if out is not None and not _streamed(out):
         result.save(out)
     if out is not None and failure is None:

@@ -20,8 +20,7 @@ from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
 from expost.analytics.sql_parser import parse_question
-from expost.analytics.sql_plan import SqlPlan, plan_query
-from expost.analytics.sql_request import SqlRequest
+from expost.analytics.sql_request import SqlPlan, SqlRequest, plan_query
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.cli.count import (
@@ -31,7 +30,7 @@ from expost.cli.count import (
     opened_ledger,
     read_keys,
 )
-from expost.cli.count_screens import ASKED_BEFORE, NOTHING_FOUND, render_cost
+from expost.cli.count_screens import NOTHING_FOUND, earlier_words, render_cost
 from expost.cli.output import (
     Analyst,
     BudgetName,
@@ -113,8 +112,8 @@ def quantile_command(
     result = quantile(source, **request, **account, table_version=table_version)
     rendered = partial(_render_quantile, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if certificate is not None:
         write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
@@ -284,8 +283,8 @@ def query_command(
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     rendered = partial(render_query, result=result, verbose=verbose)
     show(result.as_dict(), as_json=as_json, render=rendered)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if out is not None:
         result.table().save(out)
         notes.print(f"answers: {out}")
@@ -399,14 +398,22 @@ def _about_unanswered(result: QueryResult) -> str:
     if moved:
         return (
             f"No row is called within {result.within:.0%}: the caps may have moved "
-            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, "
-            "or caps that remove nothing (--max-groups-per-user none, a large --max-rows-per-user)."
+            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, or "
+            f"state {_caps_to_state(result)} as large as almost everybody needs: the answers are "
+            "then about the table with these caps."
         )
     return (
         "Rows that are not answered need more than the budget has for all their columns; their "
         "intervals still hold. A larger --within or --epsilon, tighter --bounds or fewer "
         "aggregates answer more (--plan says which is expensive)."
     )
+
+
+def _caps_to_state(result: QueryResult) -> str:
+    """The options of the caps that apply to a query."""
+    groups = ["--max-groups-per-user"] if result.question.groups else []
+    rows = any(part.kind in ("rows", "sum", "distinct") for part in result.parts)
+    return " and ".join(groups + (["--max-rows-per-user"] if rows else []))
 
 
 def _goal(result: QueryResult) -> str:
