@@ -24,8 +24,8 @@ from expost import BudgetRefused, Ledger, PureDP, SimulationRandomness
 from expost.analytics import query as counting
 from expost.analytics.contribution import GroupValues
 from expost.analytics.pricing import KeptPath
-from expost.analytics.refinement import RACE, GroupPaths, Job
-from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule
+from expost.analytics.refinement import RACE, Job
+from expost.analytics.refinement_noise import GroupPaths, LaplaceLevels, StoppingRule
 from expost.analytics.request import check_request
 from expost.analytics.sql_request import CheckedQuery, check_query
 from expost.analytics.sql_run import QueryRun
@@ -109,7 +109,7 @@ def test_the_released_share_is_used_again_if_it_is_good_enough(within, confidenc
     asked |= {"epsilon": 1, "max_groups_per_user": 1, "within": within, "confidence": confidence}
     request = check_request(pa.table({"u": ["1"], "g": ["a"]}), asked)
     share = {"estimate": 0.1, "low": 0.0, "high": 0.4, "confidence": 0.9}
-    request = replace(request, kept=KeptPath(1, counting.caps_of(request.measure), share=share))
+    request = replace(request, kept=KeptPath(1, request.measure.caps, share=share))
     values = GroupValues(("a",), np.array([9]), kept=(9,), removed=(1,))
     progress = counting.Progress(most=1)
     price = counting.share_of_removed(request, progress, values, 1, SimulationRandomness(1))

@@ -5,6 +5,7 @@ Any table gives the same counts; the ledger is charged before data is read, and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import pytest
 
 import expost
 from expost import ZCDP, ApproxDP, PureDP, SimulationRandomness
+from expost.analytics import query
+from expost.analytics.refinement import Answer
+from expost.analytics.request import check_request
 from expost.budget.budgets import RenyiBudget
 from expost.budget.ledger import Ledger
 from expost.budget.limits import amount_of
@@ -320,3 +324,14 @@ def test_on_ignored_says_whether_and_no_more(users, ignored):
     table = pa.table({"u": users, "g": ["a", "a", "b"]})
     expost.count(table, by="g", user="u", keys=["a"], epsilon=1, on_ignored=heard.append)
     assert heard == [ignored]
+
+
+def test_an_interval_below_0_ends_at_its_half_width():
+    """Counts are never negative: [0, 0] would look like a number that is known exactly."""
+    asked = {"kind": "count", "by": ["g"], "user": "u", "keys": ["a"], "epsilon": 1}
+    request = check_request(pa.table({"u": ["1"], "g": ["a"]}), asked)
+    noisy = Answer("a", -960.0, -1600.0, -320.0, 0.1)
+    told = query.in_data_units(request, query.Progress(), noisy)
+    assert (told.estimate, told.low, told.high) == (0.0, 0.0, 640 / request.finer)
+    near = query.in_data_units(request, query.Progress(), replace(noisy, high=320.0))
+    assert (near.low, near.high) == (0.0, 320 / request.finer)

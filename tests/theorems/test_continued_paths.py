@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
 from expost.analytics.means import MeanRefinement, mean_rule
-from expost.analytics.refinement import GIVEN, RACE, GroupPaths, Job, Refinement
-from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule, half_width
+from expost.analytics.refinement import GIVEN, RACE, Job, Refinement
+from expost.analytics.refinement_noise import GroupPaths, LaplaceLevels, StoppingRule, half_width
 from tests.analytics import laws
 
 COSTS = (0.4, 0.8, 1.6)

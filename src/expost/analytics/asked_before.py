@@ -75,7 +75,7 @@ import numpy as np
 
 from expost.analytics.contribution import GroupValues
 from expost.analytics.pricing import CountPrice, KeptPath, outcome_of
-from expost.analytics.refinement import GroupPaths
+from expost.analytics.refinement_noise import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
 from expost.budget.reservation_rows import SETTLED

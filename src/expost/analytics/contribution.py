@@ -113,6 +113,11 @@ class Measure:
         return self.rows * self.largest
 
     @property
+    def caps(self) -> dict[str, int | None]:
+        """The caps per user and group."""
+        return {"rows": self.rows, "amount": self.amount}
+
+    @property
     def signed(self) -> bool:
         """Whether a value of a group can be negative."""
         return self.kind == "sum" and self.low < 0

@@ -48,8 +48,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.refinement import Answer, GroupPaths, Job, Refinement
+from expost.analytics.refinement import Answer, Job, Refinement
 from expost.analytics.refinement_noise import (
+    GroupPaths,
     NoiseLevels,
     StoppingRule,
     fresh,

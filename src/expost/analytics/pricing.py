@@ -25,14 +25,19 @@ from expost.analytics.private_keys import KeySelection, best_selection
 from expost.analytics.refinement import (
     LEAST_COST,
     LEAST_PART,
-    GroupPaths,
+    Charge,
     Job,
     LevelOptions,
     Wanted,
     make_job,
     make_levels,
 )
-from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
+from expost.analytics.refinement_noise import (
+    GaussianLevels,
+    GroupPaths,
+    LaplaceLevels,
+    half_widths_at,
+)
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
@@ -85,7 +90,8 @@ class KeptPath:
         if self.values is None or self.path is None:
             return Fraction(0)
         groups = len(self.values.groups)
-        return self.path.charge(max(1, min(groups, groups if self.most is None else self.most)))
+        most = max(1, min(groups, groups if self.most is None else self.most))
+        return Charge(self.path.costs, groups, most, path=self.path).spent
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ from expost.analytics.pricing import (
     too_much_removed,
 )
 from expost.analytics.private_keys import KeySelection
-from expost.analytics.refinement import Answer, GroupPaths, Refinement
+from expost.analytics.refinement import Answer, Refinement
+from expost.analytics.refinement_noise import GroupPaths
 from expost.analytics.request import AccountOptions, CountRequest, check_request, with_usual_cap
 from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs, sizes_per_user
 from expost.budget.charging import Account
@@ -273,11 +274,6 @@ def _reserve_and_run(
     return result
 
 
-def caps_of(measure: Measure) -> dict[str, int | None]:
-    """Return the caps of a measure, per user and group."""
-    return {"rows": measure.rows, "amount": measure.amount}
-
-
 @dataclass
 class Progress:
     """What has been bought so far; ``side`` is everything but the values."""
@@ -299,7 +295,7 @@ class Progress:
         path = None if self.refinement is None else self.refinement.path
         if path is None or self.values is None or self.measure is None:
             return None
-        caps = caps_of(self.measure)
+        caps = self.measure.caps
         return KeptPath(self.most, caps, self.values, path, self.limit, self.share)
 
     @property

@@ -36,7 +36,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -45,7 +45,9 @@ import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
 from expost.analytics.refinement_noise import (
+    ENOUGH,
     GaussianLevels,
+    GroupPaths,
     LaplaceLevels,
     NoiseLevels,
     StoppingRule,
@@ -57,7 +59,6 @@ from expost.analytics.refinement_noise import (
     single_look,
     spaced_ladder,
 )
-from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
@@ -69,9 +70,7 @@ _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
 LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
-_ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
 LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
-_PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
 
@@ -117,45 +116,6 @@ class LevelOptions:
     ratio: float | None = None
     spaced: bool = False
     path: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class GroupPaths:
-    """Noisy values of all groups at the costs of a whole path, and what was paid for so far.
-
-    Secret, like the values themselves. ``paid`` is the last step that was looked at, −1 for none.
-    A later question looks further along the same path (``asked_before``).
-    """
-
-    costs: tuple[float, ...]
-    noisy: Floats = field(repr=False)
-    paid: npt.NDArray[np.int64] = field(repr=False)
-    second: Floats | None = field(repr=False, default=None)  # of a mean
-
-    @classmethod
-    def beyond(
-        cls,
-        levels: NoiseLevels,
-        values: npt.NDArray[np.int64],
-        randomness: Randomness,
-        second: npt.NDArray[np.int64] | None = None,
-    ) -> GroupPaths:
-        """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
-        last, most = levels.costs[-1], float(_ENOUGH * levels.sensitivity)
-        finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
-        costs = (*levels.costs, *finer)
-        finest = replace(levels, costs=costs)
-        noisy = finest.estimates(values, randomness)
-        beside = None if second is None else finest.estimates(second, randomness)
-        return cls(costs, noisy, np.full(len(values), -1), beside)
-
-    def at(self, noisy: Floats, costs: Sequence[float]) -> Floats:
-        """Return the noisy values at some costs of the path."""
-        return noisy[np.searchsorted(self.costs, costs)]
-
-    def charge(self, most_groups: int) -> Fraction:
-        """Return what was paid for the looks so far: the sum of the m largest group costs."""
-        return Charge(self.costs, len(self.paid), most_groups, path=self).spent
 
 
 @dataclass(frozen=True)
@@ -224,7 +184,7 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     most = max(1, min(groups, groups if most_groups is None else most_groups))
     last = total if order == RACE else total / _PATIENCE
     last = min(total, last if max_group is None else max_group)
-    last = min(last, Fraction(_ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
+    last = min(last, Fraction(ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
     least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
     if last < least:
         field = "epsilon" if max_group is None else "max_group_epsilon"

@@ -63,8 +63,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -88,6 +88,8 @@ _STEP = 1e-3
 _GRID = np.arange(-8.0, 37.0, _STEP)
 _LOG_TAIL = np.log([0.5 * math.erfc(x / math.sqrt(2)) for x in _GRID])
 _INTERPOLATION = 2e-7  # ln P(N ≥ x) is concave with curvature ≤ 1: _STEP²/8 at most, and rounding
+ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
+_PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 _BANDS = (0.0, 0.2, 0.4, 0.7, 1.1, 1.6, 2.5)  # in deviations; the last one is open
 _LEAST_WITHIN = 1e-9  # smaller errors need counts that no table has
 _COUNTS_PER_FOLD = 300  # intervals per factor e of true values
@@ -347,6 +349,41 @@ def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float
         factor *= 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)
         compared.append((costs[0] / cost, factor) if factor < _MOST_SMOOTHING else (1.0, 1.0))
     return tuple(compared)
+
+
+@dataclass(frozen=True)
+class GroupPaths:
+    """Noisy values of all groups at the costs of a whole path, and what was paid for so far.
+
+    Secret, like the values themselves. ``paid`` is the last step that was looked at, −1 for none.
+    A later question looks further along the same path (``asked_before``).
+    """
+
+    costs: tuple[float, ...]
+    noisy: Floats = field(repr=False)
+    paid: npt.NDArray[np.int64] = field(repr=False)
+    second: Floats | None = field(repr=False, default=None)  # of a mean
+
+    @classmethod
+    def beyond(
+        cls,
+        levels: NoiseLevels,
+        values: npt.NDArray[np.int64],
+        randomness: Randomness,
+        second: npt.NDArray[np.int64] | None = None,
+    ) -> GroupPaths:
+        """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
+        last, most = levels.costs[-1], float(ENOUGH * levels.sensitivity)
+        finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
+        costs = (*levels.costs, *finer)
+        finest = replace(levels, costs=costs)
+        noisy = finest.estimates(values, randomness)
+        beside = None if second is None else finest.estimates(second, randomness)
+        return cls(costs, noisy, np.full(len(values), -1), beside)
+
+    def at(self, noisy: Floats, costs: Sequence[float]) -> Floats:
+        """Return the noisy values at some costs of the path."""
+        return noisy[np.searchsorted(self.costs, costs)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -195,7 +195,7 @@ class QueryRun:
             return []
         parts = [self.parts[number] for number in range(len(self.parts))]
         return [
-            KeptPath(self.most, counting.caps_of(request.measure))
+            KeptPath(self.most, request.measure.caps)
             if isinstance(progress, QuantileProgress)
             else progress.kept_path()
             for request, progress, _ in parts

@@ -150,7 +150,8 @@ TableVersion = Annotated[
     str | None,
     typer.Option(
         help="A name for the present state of the table: a question that was paid for on this "
-        "version costs nothing again (with --ledger)."
+        "version costs nothing again, and a smaller error the difference (of quantiles: all); with "
+        "--ledger."
     ),
 ]
 
