@@ -155,10 +155,12 @@ def rows() -> Iterator[Row]:
     yield from measure("cpu", quick=True)
 
 
-def measure(device: str, *, quick: bool) -> Iterator[Row]:
+def measure(
+    device: str, *, quick: bool, keys: str = "abc", turns: int | None = None
+) -> Iterator[Row]:
     """Yield all rows; batch 256 at the largest fleet comes first, in case the run is cut short."""
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
-    turns, peaks = (3 if quick else 5) if device == "cpu" else 2, Peaks(device)
+    turns, peaks = turns or ((3 if quick else 5) if device == "cpu" else 2), Peaks(device)
     *smaller, largest = SIZES[device]
     shapes = [
         (256, largest),
@@ -166,13 +168,13 @@ def measure(device: str, *, quick: bool) -> Iterator[Row]:
         *((256, models) for models in reversed(smaller)),
         (32, largest),
     ]
-    cases = {key: case_of(key, quick) for key in "abc"}
+    cases = {key: case_of(key, quick) for key in keys}
     with Crew(device, quick) as crew:
         for batch, models in shapes[:1] if quick else shapes:
             for key, case in cases.items():
                 together = QUICK_SIZES[device][key] if quick else models
                 yield from compare(case, batch, together, device, turns, crew, peaks)
-    if device == "cpu":
+    if device == "cpu" and "a" in cases:
         yield from strength(cases["a"], turns)
 
 
@@ -190,17 +192,30 @@ def main() -> None:
     parser.add_argument(
         "--grid", action="store_true", help="only the whole grid of (a), end to end, on the CPU"
     )
+    parser.add_argument("--cases", default="abc", help="the letters of the cases, e.g. b")
+    parser.add_argument("--turns", type=int, help="turns of each contender")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    found = []
-    for row in [grid()] if arguments.grid else measure(arguments.device, quick=arguments.quick):
+    table: dict[tuple[str, str], dict[str, object]] = {}
+    if arguments.json and arguments.json.is_file() and arguments.cases != "abc":
+        # rows of cases that are not measured now stay
+        known = json.loads(arguments.json.read_text(encoding="utf-8"))
+        table = {(row["what"], row["peer"]): row for row in known}
+    for row in (
+        [grid()]
+        if arguments.grid
+        else measure(
+            arguments.device, quick=arguments.quick, keys=arguments.cases, turns=arguments.turns
+        )
+    ):
         print(
             "  ".join((*row.cells(), f"{1 / row.seconds:,.0f} per second", *row.more_cells())),
             flush=True,
         )
-        found.append(row.as_dict())
+        table[row.what, row.peer] = row.as_dict()
         if arguments.json:
-            arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            text = json.dumps(list(table.values()), indent=2) + "\n"
+            arguments.json.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,6 @@ def serve(settings: Any, processes: int = 1) -> subprocess.Popen[bytes]:
     """Start a server as people do."""
     words = ["server", "start", "--home", str(settings.home), "--port", str(settings.port)]
     words += ["--tick", "0", "--quiet", "--processes", str(processes), "--threads", "1"]
-    words += ["--pricers", "1" if processes > 1 else "2"]
     environment = os.environ | ({"EXPOST_DATABASE": settings.database} if settings.database else {})
     return subprocess.Popen(
         [sys.executable, "-m", "expost", *words],

@@ -16,8 +16,8 @@ import numpy as np
 
 import expost
 from expost.errors import InvalidInput
+from expost.facts.column_facts import learn
 from expost.facts.describe import QUANTILES, open_columns, price_of
-from expost.facts.mechanism import learn
 from expost.facts.readings import table_counts
 from expost.randomness.source import Randomness
 

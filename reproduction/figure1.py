@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import expm1, sqrt
 from typing import Any
 
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial
+from expost.selection.baselines import TruncatedNegativeBinomial
 
 EPSILON, OVERHEAD = 0.1, 0.01
 COPIES = tuple(range(10, 1000, 100))

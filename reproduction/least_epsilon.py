@@ -57,7 +57,7 @@ from expost.training.progressive import (
     TrainingRows,
     TrainingWalk,
 )
-from expost.tuning.rows.table_schema import FeatureRows
+from expost.tuning.rows.job_columns import FeatureRows
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import PublicRows, step_of
 from reproduction import fixed_epsilon

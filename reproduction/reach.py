@@ -38,10 +38,10 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
+from expost.selection.baselines import TruncatedNegativeBinomial, worst_guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.plan import gaussian_guarantee, plan_levels
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_guarantee
 from expost.tuning.plan.job_plan import dropping
 from expost.tuning.plan.strategies import DELTA_SHARE, SHARE
 from reproduction.table3.bank import Bank

@@ -32,7 +32,7 @@ from expost import (
 )
 from expost.errors import InvalidInput
 from expost.selection.plan import gaussian_guarantee
-from expost.selection.renyi.sharp_charges import sharpest_charges
+from expost.selection.renyi_charges import sharpest_charges
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 from reproduction.counterexamples.search import simulate_attack
 

@@ -25,10 +25,12 @@ Name another folder by ``PYTEST_DEBUG_TEMPROOT``.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +44,9 @@ for _name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 MEMORY = Path("/dev/shm")
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="expost-state-")  # never that of a user
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 gc.disable()
 settings.register_profile("without deadlines", deadline=None)

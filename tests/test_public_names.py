@@ -165,7 +165,7 @@ def test_documents_have_code() -> None:
         "from expost.budget.ledger import Ledger",
         "from expost.budget import Store",
         "from expost import Reserved",
-        "import expost.execution.processes",
+        "import expost.execution.workers",
         "import expost\nexpost.plan_something()",
         "def late():\n    from expost.tuning import load_model",
     ],

@@ -35,10 +35,9 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
+from expost.selection.baselines import Doubling, RepeatAndSelect
 from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
 from expost.selection.random_dropping import DroppingSelector, RandomDropping
-from expost.selection.repeat_and_select import RepeatAndSelect
 from expost.selection.selector import Selector
 
 _STEEPEST = 60.0  # the largest tilt tried

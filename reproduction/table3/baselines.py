@@ -10,7 +10,7 @@ paper states neither the distribution of the number of runs nor its mean. Nine d
 tried and the one with the lowest mean cost is shown, which favours this baseline.
 
 *Brownian.* A deterministic model whose noise is reduced level by level until the bar is passed
-(:mod:`expost.mechanisms.discrete_noise`):
+(:mod:`expost.mechanisms`):
 
 * linear regression by sufficient statistics: Σ zzᵀ with z = (x, 1, y), of sensitivity
   ‖z‖² ≤ B² + 1 (off-diagonal entries count twice). A ridge of σ·√(2·width), about the norm of the
@@ -43,9 +43,13 @@ from expost.arrays import Array
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
+from expost.selection.baselines import (
+    Doubling,
+    RunCount,
+    TruncatedNegativeBinomial,
+    worst_guarantee,
+)
 from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
-from expost.selection.repeat_and_select import RunCount, TruncatedNegativeBinomial, worst_guarantee
 from reproduction.simulated_paths import simulate_gaussian_paths
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, Split, task_named

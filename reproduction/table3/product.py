@@ -34,8 +34,8 @@ from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.strategies import list_strategies
 from expost.tuning.request.settings import GoalSettings, ModelSettings
 from expost.tuning.request.tune_request import MAX_EPSILON
+from expost.tuning.rows.job_columns import features_for
 from expost.tuning.rows.job_rows import held_out
-from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import (
     MOMENTS,

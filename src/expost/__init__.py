@@ -38,25 +38,31 @@ if TYPE_CHECKING:
         SimulationOnly,
         WorkersLost,
     )
-    from expost.execution.processes import Processes
+    from expost.execution.workers import Processes
+    from expost.facts.column_facts import ColumnFacts
     from expost.facts.describe import Facts, describe
-    from expost.facts.mechanism import ColumnFacts
-    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Estimate, Query
-    from expost.mechanisms.protocol import FAILED, NOTHING, Mechanism
+    from expost.mechanisms import (
+        FAILED,
+        NOTHING,
+        DiscreteGaussian,
+        DiscreteLaplace,
+        Estimate,
+        Mechanism,
+        Query,
+    )
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
-    from expost.selection.candidate import Candidate
-    from expost.selection.doubling import Doubling
-    from expost.selection.noise_path import NoisePath, PathSearch
-    from expost.selection.noise_reduction import NoiseReduction
-    from expost.selection.random_dropping import RandomDropping
-    from expost.selection.release import Release
-    from expost.selection.repeat_and_select import (
+    from expost.selection.baselines import (
+        Doubling,
         Poisson,
         RepeatAndSelect,
         TruncatedNegativeBinomial,
     )
+    from expost.selection.candidate import Candidate
+    from expost.selection.noise_path import NoisePath, NoiseReduction, PathSearch
+    from expost.selection.random_dropping import RandomDropping
+    from expost.selection.release import Release
     from expost.server.client import connect
     from expost.tuning.job import plan_job, tune
     from expost.tuning.model.released_model import Model, load_model
@@ -140,27 +146,24 @@ _HOMES = {
     "expost.certificates.words": "certificate_words",
     "expost.errors": "BudgetRefused CheckpointMismatch ExpostError InvalidCandidate InvalidInput "
     "InvalidGuarantee InvalidRelease LedgerError MissingExtra SimulationOnly WorkersLost",
-    "expost.execution.processes": "Processes",
-    "expost.facts.describe": "Facts describe",
-    "expost.facts.mechanism": "ColumnFacts",
-    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Estimate Query",
-    "expost.mechanisms.protocol": "FAILED Mechanism NOTHING",
+    "expost.execution.workers": "Processes",
+    "expost.facts.column_facts": "ColumnFacts",
+    "expost.facts.describe": "describe Facts",
+    "expost.mechanisms": "DiscreteGaussian DiscreteLaplace Estimate FAILED Mechanism NOTHING Query",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
     "expost.selection.above_threshold": "AboveThreshold",
+    "expost.selection.baselines": "Doubling Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.selection.candidate": "Candidate",
-    "expost.selection.doubling": "Doubling",
-    "expost.selection.noise_path": "NoisePath PathSearch",
-    "expost.selection.noise_reduction": "NoiseReduction",
+    "expost.selection.noise_path": "NoisePath NoiseReduction PathSearch",
     "expost.selection.random_dropping": "RandomDropping",
     "expost.selection.release": "Release",
-    "expost.selection.repeat_and_select": "Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.server.client": "connect",
-    "expost.tuning.request.defaults": "default_job",
     "expost.tuning.job": "plan_job tune",
-    "expost.tuning.model.released_model": "Model load_model",
+    "expost.tuning.model.released_model": "load_model Model",
     "expost.tuning.model.subgroup_errors": "subgroup_errors",
     "expost.tuning.model.tuned": "Tuned",
+    "expost.tuning.request.defaults": "default_job",
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 _LAZY |= {

@@ -157,7 +157,7 @@ class WorkersLost(ExpostError):
             "With a checkpoint, the same call continues where this one stopped: same draws, one "
             "charge. Without a checkpoint, the reserved amount stays charged. "
             "A broken pool of concurrent.futures stays broken: pass a new one, or "
-            "expost.execution.processes.Processes, which replaces lost workers"
+            "expost.execution.workers.Processes, which replaces lost workers"
         )
 
 

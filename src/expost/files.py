@@ -1,4 +1,4 @@
-"""Files: locks, positions and forks on every platform; secret files; whole files; their text.
+"""Files: locks, positions and forks on every platform; secret files; whole files, texts and cells.
 
 Locks are ``flock`` where there is one. On Windows they are ``msvcrt.locking`` on a byte far behind
 the content; there every lock excludes all others, so readers wait for one another.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import threading
@@ -30,6 +31,8 @@ except ImportError:  # Windows
 _LOCKED_AT = 2**40  # a byte that no file here has, and that SQLite does not lock
 _LOOK_AGAIN = 0.01  # seconds between two looks at a lock of msvcrt
 _position = threading.Lock()
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
 
 
 def lock_file(descriptor: int, *, alone: bool = True, wait: bool = False) -> None:
@@ -87,6 +90,16 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
     with _position:
         os.lseek(descriptor, offset, os.SEEK_SET)
         os.write(descriptor, content)
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Return a cell of a table; a text that a spreadsheet would compute gets an apostrophe.
+
+    Numbers written as texts stay as they are.
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULAS) or _NUMBER.fullmatch(value):
+        return value
+    return f"'{value}"
 
 
 def on_fork(**callbacks: Callable[[], object]) -> None:

@@ -48,6 +48,24 @@ def test_nothing_and_unknown(kept: list[Any]) -> None:
     empty = AnswerTable(("g",), [("a",)], (Measured([nan], [nan], [nan], [False]),))
     draw_answers(empty, Path("x.png"))
     assert kept[0].axes[0].get_yticklabels() == []
+    assert "no number is known" in kept[0].axes[0].texts[0].get_text()
+
+
+def test_a_long_query_is_a_title_above_all_panels(kept: list[Any]) -> None:
+    """Above one panel it pushed the others away."""
+    sizes = [900.0, 500.0]
+    measures = tuple(
+        Measured(sizes, [800, 400], [1000, 600], [True, True], name) for name in ("n", "m", "s")
+    )
+    sql = "SELECT g, " + ", ".join(f"SUM(amount_{n}) AS s{n}" for n in range(40)) + " FROM $t"
+    draw_answers(AnswerTable(("g",), [("a",), ("b",)], measures, title=sql), Path("x.png"))
+    figure = kept[0]
+    figure.draw_without_rendering()
+    title = figure.get_suptitle()
+    assert 1 < len(title.splitlines()) <= 3
+    widths = [axes.get_position().width for axes in figure.axes]
+    assert min(widths) > 0.2
+    assert max(widths) - min(widths) < 0.03
 
 
 def test_months_on_a_time_axis(kept: list[Any]) -> None:

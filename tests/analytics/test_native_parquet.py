@@ -12,7 +12,7 @@ import pytest
 from expost.analytics import contribution, shared_pairs
 from expost.analytics.contribution import Measure, pair_sums, select, users_of
 from expost.analytics.shared_pairs import Shared, run_capped
-from expost.tables import native_parquet
+from expost.tables import file_rows
 from expost.tables.sources import open_source
 from expost.tables.typed_columns import fetch, held
 
@@ -38,7 +38,7 @@ def rows_of(path, natively, columns=("t",)):
 
 def is_native(path, columns) -> bool:
     table = open_source(path, columns=columns, natively=True)
-    return native_parquet._FILES in vars(table.get_backend())
+    return file_rows._FILES in vars(table.get_backend())
 
 
 def odd_texts() -> list[bytes]:

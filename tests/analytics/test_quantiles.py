@@ -22,9 +22,15 @@ import pyarrow.parquet as parquet
 import expost
 from expost import BudgetRefused, InvalidInput, Ledger, PureBudget, SimulationRandomness, ZCDPBudget
 from expost.analytics import quantiles
-from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
 from expost.analytics.contribution import Measure, select
-from expost.analytics.quantile_request import check_quantile, plan_quantile
+from expost.analytics.quantile_request import (
+    check_quantile,
+    count_cells,
+    kept_rows,
+    plan_quantile,
+    run_cells,
+    run_users,
+)
 from expost.tables.sources import as_table
 
 KEYS = ["north", "south", "empty"]

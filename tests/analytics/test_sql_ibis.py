@@ -12,7 +12,7 @@ from ibis import _
 
 import expost
 from expost import InvalidInput, Ledger, SimulationRandomness
-from expost.analytics.sql_plan import plan_query
+from expost.analytics.sql_request import plan_query
 from tests.analytics.test_sql_run import PRODUCTS, REGIONS, SURE, orders, table
 
 

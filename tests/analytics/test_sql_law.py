@@ -81,7 +81,9 @@ def transcripts(checked: CheckedQuery, monkeypatch: pytest.MonkeyPatch) -> Itera
     values: dict[tuple[int, int], int] = {}
     parts: list[int] = []
 
-    def watched(request: Any, progress: Any, groups: Any, seen: Any, randomness: Any) -> Any:
+    def watched(
+        request: Any, progress: Any, groups: Any, seen: Any, randomness: Any, **_: Any
+    ) -> Any:
         refinement = make(request, progress, groups, seen, randomness)
         part = len(parts)
         parts.append(part)
@@ -187,7 +189,9 @@ def joint_law(
     def run(script: Any) -> Any:
         script.simulated = True
 
-        def refinement(request: Any, progress: Any, groups: Any, seen: Any, _: Any) -> Any:
+        def refinement(
+            request: Any, progress: Any, groups: Any, seen: Any, _: Any, **__: Any
+        ) -> Any:
             made = make(request, progress, groups, seen, None)
             made._estimates = Decided(script, count)
             return made

@@ -21,8 +21,7 @@ from expost import (
     certificate_words,
     verify_certificate,
 )
-from expost.analytics.sql_plan import plan_query
-from expost.analytics.sql_request import check_query
+from expost.analytics.sql_request import check_query, plan_query
 from expost.analytics.sql_run import QueryRun
 
 REGIONS = ("north", "south", "east")
@@ -351,14 +350,36 @@ def test_what_a_part_does_not_use_is_for_those_after_it():
     assert sum(request.total for request in checked.requests) == checked.for_parts()
     run = QueryRun(checked, SimulationRandomness(3))
     run.measure()
-    assert list(run.parts) == checked.order()
+    # Those of which the caps removed too much are before all others.
+    hopeless = [run._is_hopeless(part, checked.requests[part]) for part in run.parts]
+    assert sorted(hopeless, reverse=True) == hopeless
+    for which in (True, False):
+        own = [part for part, one in zip(run.parts, hopeless, strict=True) if one is which]
+        assert own == [part for part in checked.order() if part in own]
     left = checked.base.total - run.side
-    for part in checked.order():
+    for part in run.parts:
         request, progress, _ = run.parts[part]
         assert checked.requests[part].total <= request.total <= left
         assert progress.spent <= request.total
         left -= progress.spent
     assert run.spent + left == checked.base.total
+
+
+def test_what_the_caps_spoil_is_for_the_others(monkeypatch):
+    """An aggregate of which four fifths are removed comes first, and leaves what it has."""
+    monkeypatch.setattr("expost.analytics.cap_choice.choose_cap", lambda _, caps, *a, **k: caps[0])
+    people = [person for person in range(2000) for _ in range(5)]
+    rows = pa.table({"customer": people, "amount": [person % 7 for person in people]})
+    options = {"source": {"orders": rows}, "user": "customer", "epsilon": 20, "within": 0.05}
+    options |= {"bounds": {"amount": (0, 6)}}
+    checked = check_query("SELECT AVG(amount) AS mean, COUNT(*) AS n FROM orders", options)
+    run = QueryRun(checked, SimulationRandomness(3))
+    run.measure()
+    parts = {checked.compiled.parts[part].kind: part for part in run.parts}
+    assert list(parts) == ["rows", "mean"]
+    planned, (request, _, _) = checked.requests[parts["mean"]].total, run.parts[parts["mean"]]
+    assert request.total > planned + checked.requests[parts["rows"]].total / 2
+    assert run.spent <= checked.base.total
 
 
 def test_plan_reads_no_row():

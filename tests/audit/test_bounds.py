@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from expost.audit.clopper_pearson import clopper_pearson, log_ratio_bound, runs_needed
 from expost.audit.events import OTHER, EventFamily, Feature, cells_from, family_from, judge
-from expost.audit.report import claimed_numbers
+from expost.audit.report import claimed_numbers, clopper_pearson, log_ratio_bound, runs_needed
 from expost.audit.subjects import OutputKey
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ApproxDP, PureDP, RenyiDP

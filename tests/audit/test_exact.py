@@ -38,7 +38,7 @@ from expost.audit.empirical import audit
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.limits import Filter
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.mechanisms.protocol import NOTHING
+from expost.mechanisms import NOTHING
 from tests.oracle.audit import audit_claim, exact_audit
 from tests.oracle.dropping_laws import (
     DropLevels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from expost.budget import totals
 from expost.budget.budgets import PureBudget
 from expost.budget.ledger import Ledger
 from expost.budget.limits import Filter
-from expost.budget.replay import Period, Replay
+from expost.budget.operations import Period, Replay
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 
 TABLE = Charges.from_list([PureDP(0.5)], PureDP(0.0))
@@ -323,18 +324,32 @@ def test_a_command_that_fails_changes_nothing(tmp_path):
 
 
 def test_commands_of_others_do_not_run(tmp_path, monkeypatch):
-    """Catches a command that somebody else stored in a ledger that many can write."""
+    """Catches a command that somebody else stored: in a copy, or in a file that many can write."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     path, started = tmp_path / "ledger.db", []
     ledger = Ledger.create(path, PureDP(1))
-    ledger.set_alert(0.1, "true")
+    for share in (0.1, 0.3, 0.5, 0.7):
+        ledger.set_alert(share, "true")
+    copy = Ledger.open(shutil.copy(path, tmp_path / "copy.db"))
     monkeypatch.setattr(totals.subprocess, "Popen", lambda *a, **k: started.append(a))
-    path.chmod(0o666)
-    ledger.reserve(PureDP(0.2))
+    copy.reserve(PureDP(0.2))
     assert started == []
-    assert not totals.runs_commands(None)  # a server
-    monkeypatch.setenv(totals.ALLOW_VARIABLE, "1")
-    totals.start_alerts([totals.Alert("b", "0.1", "true")], None)
+    ledger.reserve(PureDP(0.2))
     assert len(started) == 1
+    with ledger._store.writing() as rows:
+        rows.run("UPDATE expost_alerts SET command = 'rm' WHERE share = '0.3'")
+    ledger.reserve(PureDP(0.2))
+    assert len(started) == 1  # another command than the one that was set
+    known = tmp_path / "state" / "expost" / "alerts"
+    known.chmod(0o666)
+    ledger.reserve(PureDP(0.2))
+    assert len(started) == 1  # anybody may have written the list
+    alert = totals.Alert("b", "0.1", "true")
+    totals.start_alerts([alert], None)  # a server
+    assert len(started) == 1
+    monkeypatch.setenv(totals.ALLOW_VARIABLE, "1")
+    totals.start_alerts([alert], None)
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize(

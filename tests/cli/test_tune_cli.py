@@ -21,8 +21,8 @@ from expost.budget.ledger import Ledger
 from expost.certificates.words import bound_text
 from expost.cli.certificate import show_certificate
 from expost.cli.main import main
+from expost.cli.plans import render
 from expost.cli.tune import _resumable
-from expost.cli.tune_output import render
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
 from expost.tuning.runs.run_attempts import has_begun

@@ -12,7 +12,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.output import shown_up
-from expost.cli.tune_output import few_digits
+from expost.cli.plans import few_digits
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.cli.test_tune_rows import FACTS, GOAL, rows  # noqa: F401
 from tests.tuning.jobs import clouds, job, write

@@ -40,8 +40,8 @@ from expost import (
 )
 from expost.errors import ExpostError
 from expost.execution.calls import Raised
-from expost.execution.dispatch import Made, Task
 from expost.execution.engine import Outcome, Run
+from expost.execution.workers import Made, Task
 from expost.randomness.source import RunKey
 from expost.selection.release import grid_of
 from expost.selection.selector import Selector

@@ -29,7 +29,7 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.budget.ledger import Ledger
-from expost.execution.dispatch import tasks_of
+from expost.execution.workers import tasks_of
 from expost.selection.selector import Selector
 
 DATA = list(range(50))

@@ -46,8 +46,7 @@ from expost import (
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, CheckpointMismatch, ExpostError, InvalidInput, LedgerError
 from expost.execution import checkpoint as module
-from expost.execution.checkpoint import Checkpoint, JsonCodec, NpzCodec
-from expost.execution.identity import fingerprint
+from expost.execution.checkpoint import Checkpoint, JsonCodec, NpzCodec, fingerprint
 from expost.selection.selector import Selector
 
 DATA = [3, 1, 2, 2, 9]

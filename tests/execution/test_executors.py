@@ -18,8 +18,7 @@ import pytest
 from expost import Candidate, PureDP, RandomDropping
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, WorkersLost
-from expost.execution.dispatch import LOOK_AHEAD, Task, here, tasks_of, work
-from expost.execution.processes import Processes
+from expost.execution.workers import LOOK_AHEAD, Processes, Task, here, tasks_of, work
 from expost.selection.selector import Selector
 from tests.contracts.test_secrets import everything_said
 from tests.execution.elsewhere import (
@@ -248,7 +247,7 @@ import sys, time
 from pathlib import Path
 from expost import PureDP, RandomDropping
 from expost.budget.ledger import Ledger
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes
 from tests.execution.slow_runs import given, DATA, SELECTOR
 
 if __name__ == "__main__":

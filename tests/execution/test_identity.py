@@ -19,9 +19,8 @@ import pytest
 
 from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
 from expost.errors import CheckpointMismatch
-from expost.execution import identity as module
-from expost.execution.checkpoint import Checkpoint
-from expost.execution.identity import identity_of
+from expost.execution import checkpoint as module
+from expost.execution.checkpoint import Checkpoint, identity_of
 from tests.execution.slow_runs import Slow
 from tests.execution.test_checkpoint import Crash, crashing
 
@@ -186,7 +185,7 @@ def test_the_identity_is_the_same_in_another_process():
     """Catches a resume that is refused after every real crash."""
     script = (
         "from tests.execution.slow_runs import Slow\n"
-        "from expost.execution.identity import identity_of\n"
+        "from expost.execution.checkpoint import identity_of\n"
         "print(identity_of(Slow('x', 3)))"
     )
     folder = Path(__file__).parent.parent.parent

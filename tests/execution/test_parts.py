@@ -15,7 +15,7 @@ import pytest
 from expost.errors import WorkersLost
 from expost.execution.calls import Raised, call_or_failure
 from expost.execution.parts import Parts, for_each
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes
 from tests.execution.parts_contract import PartsContract, fail, filled, summed
 
 

@@ -12,7 +12,7 @@ import pytest
 import expost
 from expost.analytics.learned_facts import fill_stated_facts
 from expost.errors import InvalidInput
-from expost.facts.facts_file import read_facts, stated_facts, with_facts
+from expost.facts.column_facts import read_facts, stated_facts, with_facts
 from expost.randomness.source import SimulationRandomness
 from expost.tuning.request.defaults import default_job
 from expost.tuning.request.tune_request import TuneRequest

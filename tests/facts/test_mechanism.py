@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from expost.arrays import Floats
-from expost.facts import mechanism
-from expost.facts.mechanism import Looks, Price, _kind, _kinds, learn
+from expost.facts import column_facts
+from expost.facts.column_facts import Looks, Price, _kind, _kinds, learn
 from expost.facts.readings import TableCounts, array_counts
 from expost.randomness.source import SimulationRandomness
 
@@ -143,13 +143,13 @@ def test_the_coupling_sees_a_fact_that_is_read_off_the_rows(
     """The test above fails if the number of rows is exact."""
     generator = np.random.default_rng(1)
     table = rows(generator, 50)
-    honest = mechanism._facts
+    honest = column_facts._facts
 
     def leaking(column: Any, kind: str) -> Any:
         facts = honest(column, kind)
-        return mechanism.replace(facts, deviation=float(column.counts.counts.sum()))
+        return column_facts.replace(facts, deviation=float(column.counts.counts.sum()))
 
-    monkeypatch.setattr(mechanism, "_facts", leaking)
+    monkeypatch.setattr(column_facts, "_facts", leaking)
     transcript, released = recorded(monkeypatch, counted(table), 1)
     _, again = replayed(monkeypatch, counted([*table, [1, "a", "2020-01-01", 1]]), transcript)
     assert again != released

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expost.facts.ranges import SHARES, DistinctNumbers, Range, find_range
+from expost.facts.readings import SHARES, DistinctNumbers, Range, find_range
 
 QUANTILES = (0.005, 0.995)
 

@@ -20,8 +20,8 @@ from expost.features import (
     RandomFourier,
     features_from_dict,
 )
-from expost.features.choice import _KINDS
 from expost.features.feature_map import fold, scaled_rows, unit
+from expost.features.functions import _KINDS
 
 from .conftest import FEATURES, Rows
 

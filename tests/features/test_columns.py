@@ -10,7 +10,7 @@ import pytest
 from expost.errors import InvalidInput
 from expost.features import Columns, EncodedColumns, Features
 from expost.features.columns import Column, TableSchema, signed_logarithm
-from expost.tuning.rows.table_schema import features_for
+from expost.tuning.rows.job_columns import features_for
 
 
 def values(features: Features, X: Any) -> Any:

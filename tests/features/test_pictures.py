@@ -9,7 +9,7 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.features import OrientedGradients
-from expost.features.pictures import picture_shape
+from expost.features.texts_and_pictures import picture_shape
 
 
 def histogram(picture: Any, cells: int = 2, orientations: int = 8) -> Any:

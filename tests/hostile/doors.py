@@ -84,7 +84,7 @@ NO_DATA: dict[str, str] = {
 
 def concrete_selectors() -> list[type[Selector]]:
     """Every selector of the package that can be made."""
-    import_module("expost.selection.repeat_and_select")
+    import_module("expost.selection.baselines")
     found, queue = [], [Selector]
     while queue:
         kind = queue.pop()

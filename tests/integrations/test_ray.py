@@ -150,8 +150,8 @@ def test_nothing_of_the_selection_is_in_rays_files_or_names(
     events = wait_for(lambda: [event for event in cluster.timeline() if "expost" in event["cat"]])
     assert {event["cat"] for event in events} == {"task::expost"}
     assert {event["name"] for event in events} <= {
-        "expost.execution.dispatch.work",
-        "expost.execution.dispatch._arrive",
+        "expost.execution.workers.work",
+        "expost.execution.workers._arrive",
     }
     assert all(set(event["args"]) == {"name", "task_id"} for event in events)
 

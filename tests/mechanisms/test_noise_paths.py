@@ -23,8 +23,8 @@ from mpmath import exp, mpf
 from reproduction.simulated_paths import simulate_gaussian_paths, simulate_laplace_paths
 from scipy import stats
 
-from expost.mechanisms import discrete_noise
-from expost.mechanisms.discrete_noise import gaussian_path, keep_coin, laplace_path
+from expost import mechanisms
+from expost.mechanisms import gaussian_path, keep_coin, laplace_path
 from expost.randomness import coins, samplers
 from expost.randomness.coins import KeepLaw
 from expost.randomness.samplers import laplace_paths
@@ -210,7 +210,7 @@ def test_laplace_path_asks_for_the_right_coins(monkeypatch: pytest.MonkeyPatch) 
     keeps = iter([True, False])
     noise = iter([10, 100, 1000])
     monkeypatch.setattr(
-        discrete_noise, "keep_coin", lambda a, b, _r: asked.append((a, b)) or next(keeps)
+        mechanisms, "keep_coin", lambda a, b, _r: asked.append((a, b)) or next(keeps)
     )
     monkeypatch.setattr(
         coins, "discrete_laplace", lambda scale, _r: asked.append(scale) or next(noise)

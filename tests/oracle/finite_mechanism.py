@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise
+from expost.mechanisms import DiscreteGaussian, DiscreteLaplace, DiscreteNoise
 from expost.privacy.guarantees import ADD_REMOVE, Guarantee, PureDP, RenyiDP
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, pad_up

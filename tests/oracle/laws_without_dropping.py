@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.selection.repeat_and_select import Poisson, RunCount, TruncatedNegativeBinomial
+from expost.selection.baselines import Poisson, RunCount, TruncatedNegativeBinomial
 from tests.oracle.dropping_laws import ROUNDING, OutputLaw
 
 Truths = npt.NDArray[np.bool_]
@@ -161,7 +161,7 @@ class NoisePath:
     def keep(self, level: int) -> float:
         """Return the probability that the next coarser level keeps the noise of this level.
 
-        See :mod:`expost.mechanisms.discrete_noise`.
+        See :mod:`expost.mechanisms`.
         """
         fine, coarse = math.exp(-self.rates[level]), math.exp(-self.rates[level - 1])
         return fine / coarse * ((1 - coarse) / (1 - fine)) ** 2

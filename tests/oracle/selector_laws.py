@@ -16,14 +16,13 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.calls import Score, rate
-from expost.mechanisms.discrete_noise import DiscreteLaplace, Estimate, Query
+from expost.mechanisms import DiscreteLaplace, Estimate, Query
 from expost.rationals import exact
 from expost.selection.above_threshold import AboveThreshold
+from expost.selection.baselines import Doubling, RepeatAndSelect
 from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
-from expost.selection.noise_reduction import NoiseReduction
+from expost.selection.noise_path import NoiseReduction
 from expost.selection.random_dropping import DroppingSelector, RandomDropping
-from expost.selection.repeat_and_select import RepeatAndSelect
 from expost.selection.selector import Selector
 from tests.oracle import dropping_laws
 from tests.oracle import laws_without_dropping as other

@@ -24,7 +24,7 @@ from expost.privacy.profiles import (
     profile_epsilon,
     profile_from_dict,
 )
-from expost.selection.repeat_and_select import Poisson, TruncatedNegativeBinomial
+from expost.selection.baselines import Poisson, TruncatedNegativeBinomial
 
 CURVE = RenyiDP((1.5, 2.0, 8.0), (0.1, 0.2, 1.0))
 PROFILES: list[Profile] = [

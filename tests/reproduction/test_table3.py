@@ -29,8 +29,8 @@ from rich.console import Console
 from expost.cli import main as command
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
+from expost.selection.baselines import TruncatedNegativeBinomial, worst_guarantee
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_guarantee
 from reproduction import cli as experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

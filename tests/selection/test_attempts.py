@@ -165,15 +165,15 @@ def test_fewer_attempts_are_respected_and_too_many_refused() -> None:
 
 def test_attempts_share_the_costly_part_of_pricing() -> None:
     """The bounds on competitors are computed once for all attempts over the same levels."""
-    from expost.selection.renyi import competitor_bounds
+    from expost.selection import renyi_charges
 
     levels = tuple(round(0.1 * k, 10) for k in range(1, 11))
     promises = [gaussian_for(each, DELTA).to_renyi(DEFAULT_ORDERS) for each in levels]
     ladder = Ladder(levels, tuple(promises), (162,) * 10)
-    competitor_bounds._rows.clear()
+    renyi_charges._factor_rows.clear()
     sizes = []
     for overhead in (0.03, 0.05, 0.08, 0.13):
         attempt = Attempt(overhead, 0, 1, 0.25)
         Schedule((attempt,)).selector(0, 0.0, delta=DELTA).charges(ladder.candidates(attempt))
-        sizes.append(len(competitor_bounds._rows))
+        sizes.append(len(renyi_charges._factor_rows))
     assert sizes[-1] < 2 * sizes[0]  # the first attempt computed most of what the others need

@@ -38,7 +38,7 @@ from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
 from expost.privacy.profiles import DEFAULT_ORDERS, GaussianProfile
 from expost.rationals import exact
-from expost.selection.repeat_and_select import RunCount
+from expost.selection.baselines import RunCount
 from tests.theorems import finite
 from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
 

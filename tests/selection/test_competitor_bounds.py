@@ -9,8 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from expost.selection.renyi import competitor_bounds
-from expost.selection.renyi.competitor_bounds import Competitors, highest
+from expost.selection import renyi_charges
+from expost.selection.renyi_charges import Competitors, highest
 
 
 def true_maximum(order: float, beta: float, divergence: float, gap: float, kept: float) -> float:
@@ -93,7 +93,7 @@ def test_the_bound_does_not_depend_on_the_bisection(monkeypatch, halvings):
     """With a bracket that is hardly halved the bound is larger, and still valid."""
     points = random_points(40, 9)
     fine = [highest(p[0], *(np.array([each]) for each in p[1:]))[0] for p in points]
-    monkeypatch.setattr(competitor_bounds, "_HALVINGS", halvings)
+    monkeypatch.setattr(renyi_charges, "_HALVINGS", halvings)
     coarse = [highest(p[0], *(np.array([each]) for each in p[1:]))[0] for p in points]
     assert all(c >= f * (1 - 1e-12) for c, f in zip(coarse, fine, strict=True))
     assert all(
@@ -113,7 +113,7 @@ def test_an_end_with_the_wrong_sign_is_replaced(monkeypatch):
     calls = iter(range(10**9))
 
     def where(condition, yes, no):
-        return (wrong if next(calls) % (3 * competitor_bounds._HALVINGS + 4) < 90 else np_where)(
+        return (wrong if next(calls) % (3 * renyi_charges._HALVINGS + 4) < 90 else np_where)(
             condition, yes, no
         )
 
@@ -132,8 +132,8 @@ def test_bounds_that_are_computed_together_are_those_of_each_alone(monkeypatch):
     points = [(order, shift) for order in orders for shift in (0.5, 2.0)]
     found = []
     for together in (1, 100, 1 << 14):  # rows × cells
-        monkeypatch.setattr(competitor_bounds, "_TOGETHER", together)
-        monkeypatch.setattr(competitor_bounds, "_rows", {})
+        monkeypatch.setattr(renyi_charges, "_TOGETHER", together)
+        monkeypatch.setattr(renyi_charges, "_factor_rows", {})
         competitors = Competitors(orders, curves, rates, keeping)
         competitors.remember(points)
         rows = [

@@ -13,8 +13,8 @@ from expost import Candidate, PureDP
 from expost.errors import InvalidCandidate
 from expost.selection import candidate
 from expost.selection.drop_law import pure_levels
-from expost.selection.renyi.sharp_charges import Priced
-from expost.selection.renyi.table import _or_composition
+from expost.selection.renyi_charges import Priced
+from expost.selection.renyi_table import _or_composition
 
 
 def test_too_many_copies_are_refused(monkeypatch):

@@ -18,7 +18,7 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.selection.plan import level_guarantees
 from expost.selection.random_dropping import DroppingSelector
-from expost.selection.renyi.sharp_charges import SHIFT_GRID, Problem, sharpest_charges
+from expost.selection.renyi_charges import SHIFT_GRID, Problem, sharpest_charges
 
 DELTA = 1e-6
 FEW = settings(max_examples=12, deadline=None, derandomize=True)

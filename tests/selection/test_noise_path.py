@@ -19,7 +19,7 @@ import pytest
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
-from expost.mechanisms.protocol import NOTHING
+from expost.mechanisms import NOTHING
 from expost.privacy.profiles import gaussian_delta, gaussian_mu, share_of_delta
 from expost.randomness.exact_gaussian import add_gaussian
 from expost.randomness.source import SimulationRandomness

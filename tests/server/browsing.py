@@ -21,9 +21,9 @@ PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, Any, dict[str, str]]]:
+def served(folder: Path, tick: float = 1.0) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """A furnished server in a thread: its address, the service and a token per person."""
-    app = create_app(ServerSettings(folder / "server", tick=1.0))
+    app = create_app(ServerSettings(folder / "server", tick=tick))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

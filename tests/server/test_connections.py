@@ -17,13 +17,13 @@ import httpx
 import pytest
 import uvicorn
 
-from expost.server import readiness, service
+from expost.server import service
 from expost.server.api import access
-from expost.server.api.connections import LimitedConnection, most_connections
 from expost.server.app import create_app
 from expost.server.database import ServerDatabase, requests
 from expost.server.people import accounts
 from expost.server.server_settings import ServerSettings
+from expost.server.serving import LimitedConnection, most_connections
 from tests.server.running_server import QUESTION, Server, open_server
 
 PATIENCE = 120  # seconds; only a server that never answers reaches it
@@ -176,7 +176,7 @@ def test_processes_that_look_at_once(postgres_url: str) -> None:
     def look() -> None:
         for _ in range(20):
             try:
-                store.write(readiness._touch)
+                store.write(service._touch)
             except Exception as error:
                 wrong.append(error)
 
@@ -193,18 +193,18 @@ def test_processes_that_look_at_once(postgres_url: str) -> None:
 def test_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_READY_SECONDS", -1.0)
     assert told(server) == (200, [])
-    monkeypatch.setattr(readiness, "CHECK_SECONDS", 1e-6)  # verify at every call
+    monkeypatch.setattr(service, "CHECK_SECONDS", 1e-6)  # verify at every call
     ledger = server.folder / "server" / "ledger.db"
     with closing(sqlite3.connect(ledger)) as connection:
         connection.execute("UPDATE expost_entries SET memo = 'another' WHERE sequence = 1")
         connection.commit()
-    assert told(server) == (503, [readiness.LEDGER])
-    monkeypatch.setattr(readiness, "LEAST_FREE", 2**62)
-    assert told(server)[1] == [readiness.DISK, readiness.LEDGER]
+    assert told(server) == (503, [service.LEDGER])
+    monkeypatch.setattr(service, "LEAST_FREE", 2**62)
+    assert told(server)[1] == [service.DISK, service.LEDGER]
 
     def full(*_: Any) -> Any:
         raise OSError("database or disk is full")
 
     monkeypatch.setattr(server.service.store, "write", full)
-    assert told(server)[1] == [readiness.DISK, readiness.DATABASE, readiness.LEDGER]
+    assert told(server)[1] == [service.DISK, service.DATABASE, service.LEDGER]
     assert shutil.disk_usage(server.folder).free > 0

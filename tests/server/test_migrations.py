@@ -1,8 +1,9 @@
-"""Migrations: a migrated database and a new one are the same; a newer one is refused."""
+"""Migrations: a step is taken once or not at all; newer and unreleased tables are refused."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,32 +16,45 @@ from alembic.migration import MigrationContext
 
 from expost.errors import LedgerError
 from expost.server import database
-from expost.server.database import SCHEMA, ServerDatabase, facts, metadata, people, schema_table
+from expost.server.database import SCHEMA, ServerDatabase, metadata, people, schema_table
 from expost.server.server_settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
-OLD = (Path(__file__).parent / "data" / "schema_3.sql").read_text(encoding="utf-8")
 STEPS = Path(database.__file__).parent / "migrations" / "versions"
+NEXT = """
+import sqlalchemy as sql
+from alembic import op
+
+revision, down_revision = "0008", "0007"
+
+
+def upgrade():
+    op.create_table("server_moods", sql.Column("person", sql.String(64), primary_key=True))
+    op.add_column("server_people", sql.Column("mood", sql.Text))
+"""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database with the tables of schema 3."""
-    if request.param == "sqlite":
-        url, text = f"sqlite:///{tmp_path / 'server.db'}", OLD
-    else:
+    """A database of the present schema with a person."""
+    url = f"sqlite:///{tmp_path / 'server.db'}"
+    if request.param == "postgresql":
         settings = ServerSettings(tmp_path, database=request.getfixturevalue("postgres_url"))
         url = settings.database_url
-        text = OLD.replace("BLOB", "BYTEA").replace(
-            "number INTEGER NOT NULL,\n    place", "number SERIAL NOT NULL,\n    place"
-        )
-    engine = sql.create_engine(url)
-    with engine.begin() as connection:
-        for statement in text.split(";\n"):
-            if statement.strip():
-                connection.exec_driver_sql(statement)
-    engine.dispose()
+    store = ServerDatabase(url)
+    store.change(people.insert().values(name="olga", role="owner", created=0.0))
+    store.close()
     return url
+
+
+@pytest.fixture
+def later(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later version of expost, with one more step, meets the database."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(STEPS, folder / "versions", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "0008_moods.py").write_text(NEXT)
+    monkeypatch.setattr(database, "_STEPS", folder)
+    monkeypatch.setattr(database, "SCHEMA", "0008")
 
 
 def shape(url: str) -> Any:
@@ -60,12 +74,9 @@ def shape(url: str) -> Any:
     return told
 
 
-def test_a_migrated_database_is_like_a_new_one(url: str, tmp_path: Path) -> None:
-    ServerDatabase(url).close()
+def test_a_new_database_has_the_tables_of_the_metadata(url: str) -> None:
     store = ServerDatabase(url)  # a second start has nothing to do
     assert store.row(sql.select(schema_table)) == {"version_num": SCHEMA}
-    assert store.row(sql.select(people.c.name)) == {"name": "olga"}  # rows stay
-    assert store.row(sql.select(facts).where(facts.c.name == "schema")) is None
     options = {"compare_type": True}
     store.read(
         lambda connection: _same(
@@ -73,10 +84,33 @@ def test_a_migrated_database_is_like_a_new_one(url: str, tmp_path: Path) -> None
         )
     )
     store.close()
-    if url.startswith("sqlite"):
-        new = f"sqlite:///{tmp_path / 'new.db'}"
-        ServerDatabase(new).close()
-        assert shape(url) == shape(new)
+
+
+@pytest.mark.usefixtures("later")
+def test_a_step_is_taken_once_and_rows_stay(url: str) -> None:
+    for _ in range(2):
+        store = ServerDatabase(url)
+        assert store.row(sql.select(schema_table)) == {"version_num": "0008"}
+        assert store.row(sql.text("SELECT name, mood FROM server_people")) == {
+            "name": "olga",
+            "mood": None,
+        }
+        store.close()
+    assert "server_moods" in shape(url)
+
+
+@pytest.mark.parametrize("version", [None, "0003", "0006"])
+def test_tables_that_were_never_released_are_refused(url: str, version: str | None) -> None:
+    store = ServerDatabase(url)
+    if version is None:
+        store.write(lambda connection: connection.exec_driver_sql("DROP TABLE server_schema"))
+    else:
+        store.change(schema_table.update().values(version_num=version))
+    store.close()
+    before = shape(url)
+    with pytest.raises(LedgerError, match="never released"):
+        ServerDatabase(url)
+    assert shape(url) == before
 
 
 def _same(differences: list[Any]) -> None:
@@ -100,6 +134,7 @@ def test_a_newer_schema_is_refused(url: str) -> None:
         ServerDatabase(url)
 
 
+@pytest.mark.usefixtures("later")
 def test_a_step_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = shape(url)
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.server.database import ServerDatabase
 from expost.server.jobs import datasets, questions, sql_questions
-from expost.server.jobs.price_pool import PricePool, client_left
+from expost.server.jobs.prices import PoolOffer, PricePool, SharedPool, client_left
 from expost.server.problems import Unavailable
 from expost.tables.typed_columns import split_condition
 from tests.server.running_server import QUESTION, open_server, visits
@@ -287,19 +286,46 @@ def test_what_may_change_is_not_remembered(tmp_path: Path, workers: int) -> None
         pool.close()
 
 
-def test_the_processes_of_a_server_share_what_they_show(tmp_path: Path) -> None:
-    """A second pool finds what the first computed; errors, and what is reserved, stay at home."""
-    store = ServerDatabase(f"sqlite:///{tmp_path / 'server.db'}")
-    notes = [str(tmp_path / name) for name in ("shown", "reserved", "refused")]
-    for _ in range(2):
-        pool = PricePool(1, seconds=60, store=store)
-        assert pool.compute("ann", noted, notes[0], shared=True) == {"epsilon": 0.5}
-        assert pool.compute("ann", noted, notes[1]) == {"epsilon": 0.5}
-        with pytest.raises(InvalidInput):
-            pool.compute("ann", refuse, notes[2], shared=True)
+def test_processes_share_one_pool(tmp_path: Path) -> None:
+    """Each asks the pool that one offers: equal questions are computed once, also refusals."""
+    pool = PricePool(1, seconds=60)
+    offer = PoolOffer(pool)
+    notes = [str(tmp_path / name) for name in ("priced", "refused")]
+    try:
+        for _ in range(2):
+            shared = SharedPool(offer.address)
+            for _ in range(2):
+                assert shared.compute("ann", noted, notes[0]) == {"epsilon": 0.5}
+                with pytest.raises(InvalidInput, match="give two"):
+                    shared.compute("ann", refuse, notes[1])
+            shared.close()
+        assert [Path(note).read_text().count("computed") for note in notes] == [1, 1]
+    finally:
+        offer.close()
         pool.close()
-    assert [Path(note).read_text().count("computed") for note in notes] == [1, 2, 2]
-    store.close()
+
+
+def test_a_shared_pool_ends_for_who_left_and_says_when_it_is_gone(tmp_path: Path) -> None:
+    pool = PricePool(1, seconds=60)
+    offer, runs, left = PoolOffer(pool), tmp_path / "runs", threading.Event()
+    shared, outcomes = SharedPool(offer.address), []
+
+    def ask() -> Any:
+        client_left.set(left)
+        return shared.compute("ann", until_there, str(runs), str(tmp_path / "never"))
+
+    try:
+        thread = in_thread(outcomes, ask)
+        wait_for(lambda: runs.exists() and runs.read_text().endswith("\n"))
+        left.set()
+        thread.join()
+        assert isinstance(outcomes[0], Unavailable)
+        wait_for(lambda: not alive(runs.read_text().strip()))
+    finally:
+        offer.close()
+        pool.close()
+    with pytest.raises(Unavailable, match="no prices"):
+        SharedPool(offer.address).compute("ann", abs, -3)
 
 
 def noted(path: str) -> dict[str, float]:

@@ -172,14 +172,17 @@ def test_answers_as_csv(server: Server) -> None:
         each["group"] for each in result["answers"]
     ]
     assert float(rows[0]["estimate"]) == result["answers"][0]["estimate"]
-    odd = {"group": ["=1+1", "-2"], "estimate": 1.0, "low": None, "high": 2.0}
+    odd = {"group": ["=1+1", "-2+3"], "estimate": 1.0, "low": None, "high": 2.0}
     found = documents.answers_csv(
         {
             "result": {"answers": [odd], "unanswered": []},
             "request": {"question": {"by": ["@a", "b"]}},
         }
     )
-    assert found.splitlines() == ["'@a,b,estimate,low,high,error_reached", "'=1+1,'-2,1.0,,2.0,yes"]
+    assert found.splitlines() == [
+        "'@a,b,estimate,low,high,error_reached",
+        "'=1+1,'-2+3,1.0,,2.0,yes",
+    ]
 
 
 def test_older_requests_follow_without_gaps(server: Server) -> None:

@@ -20,6 +20,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from expost.cli.main import app as cli
 from expost.errors import LedgerError
+from expost.server import serving
+from expost.server.app import create_app
 from expost.server.database import ServerDatabase
 from tests.server.running_server import QUESTION, visits, write_rows
 
@@ -100,13 +102,29 @@ def test_first_start_and_kill(tmp_path: Path) -> None:
     assert home.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_warm_process_has_done_everything_once() -> None:
+    """What others are forked from: no part is missing, and no database of a source was opened."""
+    words = (
+        "import duckdb, threading; duckdb.connect = None; import expost.server.jobs.warm as w;"
+        " print(w.MISSED, threading.active_count())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", words],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "[] 1\n"
+
+
 @pytest.mark.parametrize(("options", "believed"), [([], False), (["--proxy", "10.0.0.7"], True)])
 def test_addresses_are_not_taken_from_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], believed: bool
 ) -> None:
     """Limits on attempts count addresses: Uvicorn would take X-Forwarded-For from this machine."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(uvicorn, "run", lambda app, **more: given.update(more, app=app))
+    given: list[Any] = []
+    monkeypatch.setattr(serving, "listen", lambda *words: given.extend(words))
     before = os.umask(0o022)
     try:
         made = CliRunner().invoke(
@@ -116,9 +134,11 @@ def test_addresses_are_not_taken_from_callers(
         assert os.umask(0o022) == 0o077  # what the server writes is for its owner only
     finally:
         os.umask(before)
-    given["app"].state.service.close()
-    config = uvicorn.Config(**given)
+    settings, proxies, *_ = given
+    app = create_app(settings, run=False)
+    config = uvicorn.Config(app, **serving._options(settings, proxies))
     config.load()
+    app.state.service.close()
     assert isinstance(config.loaded_app, ProxyHeadersMiddleware) is believed
     if believed:
         trusted = config.loaded_app.trusted_hosts
@@ -130,7 +150,7 @@ def test_a_folder_of_version_0_2_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its people and questions are in desk.db: a server that ignored them would start empty."""
-    monkeypatch.setattr(uvicorn, "run", lambda app, **_: pytest.fail("it started"))
+    monkeypatch.setattr(serving, "listen", lambda *_: pytest.fail("it started"))
     home = tmp_path / "server"
     home.mkdir(mode=0o700)
     (home / "desk.db").touch(mode=0o600)

@@ -50,17 +50,27 @@ def started(home: Path, port: int, database: str) -> Iterator[Any]:
         assert process.wait(30) in (0, -signal.SIGTERM)
 
 
-def answering(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that answer: children of the first one that listen."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [pid for pid in map(int, children) if b"spawn_main" in command(pid)]
+def answering(process: subprocess.Popen[bytes], port: int) -> list[int]:
+    """The processes that answer: those that hold the socket, besides the first one."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{line[9]}]" for line in lines if line[1].endswith(f":{port:04X}")}
+    return [pid for pid in processes() if pid != process.pid and sockets & held_by(pid)]
 
 
-def command(pid: int) -> bytes:
+def processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def held_by(pid: int) -> set[str]:
+    """What the files of a process are."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+        return {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:  # it ends
+        return set()
 
 
 def call(port: int, token: str, method: str, path: str, body: Any = None, key: str = "") -> Any:
@@ -103,11 +113,14 @@ def test_kills_of_workers_lose_and_repeat_nothing(tmp_path: Path, postgres_url: 
 
     with started(settings.home, port, postgres_url) as process:
         call(port, tokens["ada"], "GET", "/api/health")
+        while len(answering(process, port)) < 2:
+            time.sleep(0.05)
+        assert len({parent(pid) for pid in answering(process, port)} | {process.pid}) == 2  # forks
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(ask, number) for number in range(COUNT)]
             for place in (0, 1, 0):
                 time.sleep(1.0)
-                before = answering(process)
+                before = answering(process, port)
                 os.kill(before[place % len(before)], signal.SIGKILL)
             told = dict(asking.result() for asking in asked)
     assert len(told) == COUNT
@@ -135,4 +148,4 @@ def test_workers_end_with_the_first_process() -> None:
     assert not ended
     mine.close()
     follower.join(20)
-    assert ended == [(os.getpid(), signal.SIGTERM)]
+    assert ended == [(os.getpid(), signal.SIGKILL)]

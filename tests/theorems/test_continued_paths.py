@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
+from expost.analytics.means import MeanRefinement, mean_rule
 from expost.analytics.refinement import GIVEN, RACE, GroupPaths, Job, Refinement
 from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule, half_width
 from tests.analytics import laws
@@ -139,3 +141,86 @@ def test_mutants(both):
     other = NEIGHBOURS[0 if most == 1 else 2]
     assert worst(leaves, other, lambda released: released[2]) > 0.1
     assert worst(leaves, other, fresh=True) > 0.1
+
+
+class OneMean(MeanRefinement):
+    """A mean that shows both of its noisy sums, and stops where they are large."""
+
+    def __init__(self, asked: Job, path: GroupPaths) -> None:
+        zero = np.zeros(1, dtype=np.int64)
+        super().__init__(asked, ["a"], zero, zero, None, path, low=0, high=1)  # type: ignore[arg-type]
+
+    def _size(self, level: int, group: Any) -> Any:
+        return self._estimates[level, group] + self._second[level, group]
+
+    def _answer(self, group: int) -> Any:
+        level = int(self._charge.level[group])
+        return level, self._estimates[level, group], self._second[level, group]
+
+
+def mean_transcripts() -> Iterator[tuple[tuple[Any, ...], Fraction, dict[Any, int]]]:
+    """All that two questions about one mean release and charge, and both noisy sums."""
+    window = range(-1, 3)
+    pending: list[dict[tuple[int, int, int], int]] = [{}]
+    while pending:
+        values = pending.pop()
+        sums = [
+            {(n, g): z for (which, n, g), z in values.items() if which == number}
+            for number in (0, 1)
+        ]
+        first, second = (Watched(known) for known in sums)
+        path: Any = GroupPaths(COSTS[:2], first, np.full(1, -1), second)  # type: ignore[arg-type]
+        released: list[Any] = []
+        charge = Fraction(0)
+        try:
+            for levels, within in ((1, 0.5), (2, 0.25)):
+                noise = LaplaceLevels(COSTS[:levels])
+                rule = mean_rule(
+                    noise, confidence=0.5, low=0, high=1, within=within, plus_minus=None
+                )
+                rule = replace(rule, least=np.array([3.0, 2.0][:levels]))
+                run = OneMean(Job(noise, rule, Fraction(1), RACE, 1, levels - 1), path)
+                released += [tuple(run), tuple(run.unanswered), run.spent]
+                charge += run.spent
+                path = run.path
+        except Unread as cell:
+            number = next(n for n, known in enumerate(sums) if cell.args not in known)
+            pending.extend({**values, (number, *cell.args): value} for value in window)
+            continue
+        yield tuple(map(str, released)), charge, values
+
+
+def test_both_questions_about_a_mean_tell_what_both_cost():
+    """A row of value 0 or 1 changes one of the two sums by 1; both are on one path."""
+    leaves: dict[Any, tuple[Fraction, list[Any]]] = {}
+    for released, charge, values in mean_transcripts():
+        leaves.setdefault(released, (charge, []))[1].append(values)
+    assert len({charge for charge, _ in leaves.values()}) > 1
+    assert len(leaves) > 100
+
+    def law(seen: list[Any], counts: tuple[int, int], fresh: bool) -> float:
+        whole = 0.0
+        for values in seen:
+            product = 1.0
+            for number, count in enumerate(counts):
+                own = [values[number, n, 0] - count for n in range(2) if (number, n, 0) in values]
+                if fresh:
+                    for cost, noise in zip(COSTS, own, strict=False):
+                        product *= float(laws.laplace(cost, noise))
+                else:
+                    product *= laws.path(COSTS[:2], own)
+            whole += product
+        return whole
+
+    def excess(other: tuple[int, int], *, fresh: bool = False, free: bool = False) -> float:
+        worst = -math.inf
+        for released, (charge, seen) in leaves.items():
+            ratio = law(seen, (1, 1), fresh) / law(seen, other, fresh)
+            paid = float(Fraction(released[2]) if free else charge)
+            worst = max(worst, abs(math.log(ratio)) - paid)
+        return worst
+
+    for other in ((0, 1), (1, 0), (2, 1)):
+        assert -1e-9 <= excess(other) <= 1e-9
+        assert excess(other, free=True) > 0.1
+        assert excess(other, fresh=True) > 0.1

@@ -13,7 +13,7 @@ import pytest
 
 from expost import AboveThreshold, RandomDropping, RenyiDP
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.sharp_charges import Problem, sharpest_charges
+from expost.selection.renyi_charges import Problem, sharpest_charges
 from tests.oracle import FiniteMechanism, exact_audit
 
 INSTANCES = 2_000

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from expost.facts.mechanism import LOOKS, Price
+from expost.facts.column_facts import LOOKS, Price
 from expost.privacy.profiles import gaussian_delta
 
 GRID = np.linspace(-8.0, 8.0, 641)

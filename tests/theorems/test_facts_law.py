@@ -1,10 +1,10 @@
 """The joint law of the shipped mechanism of facts on tiny tables, by enumeration.
 
-:func:`expost.facts.mechanism.learn` runs as it is; only the noise is replaced. A count that is the
-same in both tables gets fixed noise, the same in both. A count that one person changes is released
-as the lower end of one of a few cells, with the normal probability of each: noise rounded down to a
-coarse lattice, which is post-processing of the mechanism. All outcomes are followed, and the laws
-of everything that is released are compared with the charge, in both directions.
+:func:`expost.facts.column_facts.learn` runs as it is; only the noise is replaced. A count that is
+the same in both tables gets fixed noise, the same in both. A count that one person changes is
+released as the lower end of one of a few cells, with the normal probability of each: noise rounded
+down to a coarse lattice, which is post-processing of the mechanism. All outcomes are followed, and
+the laws of everything that is released are compared with the charge, in both directions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from expost.facts import mechanism, ranges
-from expost.facts.mechanism import Looks, Price, learn
+from expost.facts import column_facts, readings
+from expost.facts.column_facts import Looks, Price, learn
 from expost.facts.readings import TableCounts, array_counts
 from expost.privacy.profiles import gaussian_delta
 from expost.randomness.source import SimulationRandomness
@@ -61,7 +61,7 @@ def followed(table: TableCounts, price: Price, script: Mapping[Key, float], nois
         return {n: released(number, n, float(c), deviation) for n, c in counts.items()}, deviation
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mechanism, "add_gaussian", lambda counts, *_: counts)  # scripted instead
+        patch.setattr(column_facts, "add_gaussian", lambda counts, *_: counts)  # scripted instead
         patch.setattr(Looks, "__call__", look)
         patch.setattr(Looks, "named", look_at_names)
         return learn(table, price, QUANTILES, SimulationRandomness(0)), looks
@@ -136,7 +136,7 @@ def check(present: Mapping[str, float], absent: Mapping[str, float]) -> None:
     """Compare two laws with the charge, at its ε and below."""
     assert sum(present.values()) == pytest.approx(1)
     assert sum(absent.values()) == pytest.approx(1)
-    chance = 0.5 * math.erfc(PRICE.level / math.sqrt(2)) * mechanism.LOOKS
+    chance = 0.5 * math.erfc(PRICE.level / math.sqrt(2)) * column_facts.LOOKS
     for epsilon in (0.0, 0.25, 0.5, 1.0):
         allowed = gaussian_delta(epsilon, PRICE.mu) + math.exp(epsilon) * chance
         assert excess(present, absent, epsilon) <= allowed
@@ -160,11 +160,11 @@ def test_the_law_of_names_keeps_the_charge(person: Any) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of few points and few looks, so that all outcomes can be followed."""
-    monkeypatch.setattr(ranges, "POINTS", np.array([-4.0, 0.0, 4.0, 8.0]))
-    monkeypatch.setattr(ranges, "_INSIDE", 0)
-    monkeypatch.setattr(ranges, "_LOOKS", 1)
-    monkeypatch.setattr(ranges, "_OCTAVES", 4)
-    monkeypatch.setattr(ranges, "_PER_OCTAVE", 1)
+    monkeypatch.setattr(readings, "POINTS", np.array([-4.0, 0.0, 4.0, 8.0]))
+    monkeypatch.setattr(readings, "_INSIDE", 0)
+    monkeypatch.setattr(readings, "_LOOKS", 1)
+    monkeypatch.setattr(readings, "_OCTAVES", 4)
+    monkeypatch.setattr(readings, "_PER_OCTAVE", 1)
 
 
 @pytest.mark.usefixtures("small")

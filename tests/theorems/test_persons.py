@@ -23,7 +23,7 @@ from expost.training.progressive import RESIDUAL_BITS, LinearTraining, TrainingR
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.scoring import Score
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.persons import PersonRows
+from expost.tuning.rows.job_columns import PersonRows
 from tests.selection.test_held_out import below, noise_law
 
 MOST = 2

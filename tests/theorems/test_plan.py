@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -11,42 +9,16 @@ from expost import Candidate, PureDP, RandomDropping
 from expost.selection.drop_law import (
     log_keep_probability,
     probability_nothing,
-    repeats_for,
     run_counts,
 )
 from tests.theorems import finite
 from tests.theorems.cases import BATCH, random_cases
 from tests.theorems.finite import Array
 
-GOODNESS = list(product((0.05, 0.3, 0.9), (0.01, 0.1, 0.5), (0.1, 1.0), (0.1, 0.5, 1.5)))
-
 
 def _levels(overhead: float, least: int = 0) -> tuple[Array, Array]:
     k = np.arange(int(45 / overhead) + 2)
     return least + k, -np.expm1(-overhead) * np.exp(-overhead * k)
-
-
-def _failure(copies: float, success: float, epsilon: float, overhead: float) -> float:
-    """The chance that no kept run of one candidate is good, the tail counted as failure."""
-    k, chance = _levels(overhead)
-    return float(chance @ np.exp(copies * np.log1p(-success * np.exp(-epsilon * k)))) + float(
-        np.exp(-overhead * len(k))
-    )
-
-
-@pytest.mark.parametrize(("success", "failure", "epsilon", "overhead"), GOODNESS)
-def test_repeats_for_keeps_the_failure_it_promises(
-    success: float, failure: float, epsilon: float, overhead: float
-) -> None:
-    copies = repeats_for(success, failure, epsilon, overhead)
-    assert _failure(copies, success, epsilon, overhead) <= failure
-    assert repeats_for(success, failure, epsilon, overhead, drop_rate=2 * epsilon) >= copies
-
-
-def test_far_fewer_repeats_would_not_keep_it() -> None:
-    """Test of the test: a hundredth of the copies fails more often than promised in most cases."""
-    broken = [_failure(repeats_for(a, b, e, o) / 100, a, e, o) > b for a, b, e, o in GOODNESS]
-    assert np.mean(broken) > 0.5
 
 
 @pytest.mark.parametrize("overhead", [0.004, 0.1, 1.0, 5.0])

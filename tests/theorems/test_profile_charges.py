@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from expost import AboveThreshold, RandomDropping
+from expost.selection import renyi_charges
 from expost.selection.random_dropping import DroppingSelector
-from expost.selection.renyi import sharp_charges
-from expost.selection.renyi.sharp_charges import (
+from expost.selection.renyi_charges import (
     Problem,
     least_epsilon,
     log_moments,
@@ -222,12 +222,12 @@ def test_mutant_that_forgets_what_the_profile_leaves_over_is_rejected(
     epsilons = np.full(2, 0.5)
     assert case.used(shift, epsilons).max() <= 1 + SLACK
     monkeypatch.setattr(
-        sharp_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
+        renyi_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
     )
-    sharp_charges._rows.clear()
+    renyi_charges._rows.clear()
     assert case.used(shift, epsilons).max() > 1 + SLACK
     monkeypatch.undo()
-    sharp_charges._rows.clear()
+    renyi_charges._rows.clear()
 
 
 def test_mutant_that_forgets_the_chance_to_be_kept_is_rejected() -> None:

@@ -23,8 +23,7 @@ from expost.errors import InvalidInput
 from expost.selection.candidate import group_equal
 from expost.selection.drop_law import DropLaw
 from expost.selection.random_dropping import DroppingSelector
-from expost.selection.renyi.competitor_bounds import Competitors, highest
-from expost.selection.renyi.sharp_charges import Problem
+from expost.selection.renyi_charges import Competitors, Problem, highest
 from tests.theorems.finite_renyi import (
     ORDERS,
     SLACK,

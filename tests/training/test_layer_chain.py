@@ -12,7 +12,7 @@ from expost.training import Configuration
 from expost.training._torch.convolutions import ghost_square
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.layer_chain import ChainSums
-from expost.training._torch.model_group import train_batched
+from expost.training._torch.model_group import ModelGroup, train_batched
 from expost.training._torch.modules import ModuleSums, mnist_cnn
 from expost.training._torch.plain_chain import UnsupportedChain
 from expost.training.configuration import plans
@@ -121,6 +121,32 @@ def test_a_stretch_with_such_an_example_is_made_again(device):
         )
     assert np.isfinite(ends[0]).all()
     assert np.allclose(*ends, rtol=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 1000])
+def test_steps_that_need_the_host_are_made_again(monkeypatch, steps):
+    """However often it is looked whether one did, the result is that of deciding at once."""
+    plain, ends = DeviceStream.noisy, []
+
+    def doubtful(stream, total, lattices, step):
+        noisy, doubt = plain(stream, total, lattices, step)
+        if int(step) in (1, 3, 4, 17, 40):
+            doubt[0, 2] = True
+            noisy[0, 2] += 1000.0  # the host writes the right number
+        return noisy, doubt
+
+    monkeypatch.setattr(DeviceStream, "noisy", doubtful)
+    monkeypatch.setattr(ModelGroup, "_steps_of_a_look", lambda group, active: steps)
+    for later in (True, False):
+        chain, _ = pair(perceptron, (6,), 2, "logistic", "cpu")
+        settings = [Configuration(0.5, 14, 10, 0.7, noise_multiplier=0.5, optimiser="momentum")] * 2
+        stream = DeviceStream([SimulationRandomness(seed) for seed in (1, 2)], "cpu")
+        group = ModelGroup(
+            settings, plans(settings, 30), [5, 6], chain, stream.of([0, 1]), scratch=1 << 30
+        )
+        group.exact = not later
+        ends.append(group.train(Meter(None)))
+    assert np.array_equal(*ends)
 
 
 @pytest.mark.parametrize(

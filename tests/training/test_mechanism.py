@@ -5,7 +5,7 @@ import pytest
 
 from expost import RandomDropping
 from expost.errors import InvalidInput
-from expost.mechanisms.protocol import Mechanism
+from expost.mechanisms import Mechanism
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.training import DPSGD, Configuration, Trained, candidates
 

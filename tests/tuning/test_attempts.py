@@ -12,7 +12,7 @@ from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBud
 from expost.budget.ledger import Ledger
 from expost.certificates.document import composed
 from expost.errors import BudgetRefused, InvalidInput
-from expost.mechanisms.protocol import NOTHING
+from expost.mechanisms import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.runs import candidates

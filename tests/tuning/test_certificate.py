@@ -11,7 +11,7 @@ import pytest
 
 import expost
 from expost.errors import InvalidInput, SimulationOnly
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release

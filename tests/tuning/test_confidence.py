@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from expost.mechanisms.discrete_noise import DiscreteLaplace, Query
+from expost.mechanisms import DiscreteLaplace, Query
 from expost.randomness.source import SimulationRandomness
 from expost.tuning.model.scoring import TOO_FEW, Margins, confidence_bounds, population_bound
 

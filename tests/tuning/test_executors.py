@@ -16,7 +16,7 @@ from expost import SimulationRandomness
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import WorkersLost
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes
 from tests.tuning.jobs import TOML, clouds, job, write
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import expost
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.identity import identity_of
+from expost.execution.checkpoint import identity_of
 from expost.randomness.source import SimulationRandomness
 from expost.tuning.request.factories import factory_of
 from expost.tuning.runs.candidates import TrainAndScore

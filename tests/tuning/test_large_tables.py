@@ -25,7 +25,7 @@ from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import ExpostError, InvalidInput, WorkersLost
 from expost.execution.parts import Parts
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.training.progressive import TrainingRows

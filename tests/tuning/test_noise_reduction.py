@@ -24,7 +24,7 @@ from expost.selection.noise_path import NoisePath, PathLevel
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import Score
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.table_schema import features_for
+from expost.tuning.rows.job_columns import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import (
     MOMENTS,

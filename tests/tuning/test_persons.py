@@ -29,15 +29,15 @@ from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.plan.strategies import price_job
 from expost.tuning.request import bought_facts
 from expost.tuning.request.settings import read_settings
-from expost.tuning.rows.job_rows import JobRows, load_rows
-from expost.tuning.rows.job_tables import head_and_places
-from expost.tuning.rows.persons import (
+from expost.tuning.rows.job_columns import (
     PersonRows,
     _row_words,
     in_slots,
     name_words,
     person_codes,
 )
+from expost.tuning.rows.job_rows import JobRows, load_rows
+from expost.tuning.rows.job_tables import head_and_places
 
 PERSONS = 300
 FACTS: dict[str, Any] = {"feature_bounds": [0, 1], "classes": 2, "at_least": 0.7}

@@ -21,12 +21,12 @@ import pandas
 import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.execution.identity import identity_of
+from expost.execution.checkpoint import identity_of
 from expost.features import EncodedColumns
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.training.lattice_rows import rounded_rows
-from expost.tuning.rows.table_schema import FeatureRows
+from expost.tuning.rows.job_columns import FeatureRows
 
 
 def people(count: int = 3000, seed: int = 0) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from expost.features.columns import TableSchema
-from expost.mechanisms.discrete_noise import Estimate
+from expost.mechanisms import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import guarantees_of

@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV
 from expost import ApproxDP, PureDP, SimulationRandomness
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidInput, WorkersLost
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING
 from expost.sklearn import ExPostSearch
 from tests.tuning.jobs import clouds
 from tests.tuning.private_estimators import (

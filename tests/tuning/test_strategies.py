@@ -24,7 +24,7 @@ from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.plan.strategies import SHARE, linear_recipe, share_of, strategies_of
 from expost.tuning.request.settings import read_settings
-from expost.tuning.rows.table_schema import features_for
+from expost.tuning.rows.job_columns import features_for
 from expost.tuning.runs.path_training import MOMENTS, PROGRESSIVE, Places
 from tests.tuning.test_noise_reduction import blobs, job
 

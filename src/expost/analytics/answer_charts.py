@@ -11,12 +11,14 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from expost import plots
 from expost.plots import INK, house_style
 
 _ROWS, _LONGEST = 30, 40  # groups with a label, and letters of a label
+_PER_INCH, _TITLE_LINES = 12, 3  # letters of a title, and its lines
 _ISO = re.compile(r"(1[89]|20|21)\d\d(-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?)?)?")
 _Shown = tuple[tuple[str, ...], float, float, float, bool]  # group, estimate, interval, answered
 
@@ -40,7 +42,12 @@ def draw_answers(table: Any, path: Path) -> None:
     )
     with house_style():
         for axes, measure, answers in zip(panels, measures, shown, strict=True):
-            if time is None:
+            if not answers:
+                axes.text(0.5, 0.5, f"{_label(table, measure)}: no number is known", ha="center")
+                axes.texts[0].set_parse_math(False)
+                axes.set(xticks=[], yticks=[])
+                axes.set_axis_off()
+            elif time is None:
                 _draw_groups(axes, answers, _ROWS)
                 axes.set_xlabel(_label(table, measure), parse_math=False)
                 axes.xaxis.set_major_formatter("{x:,g}")
@@ -48,7 +55,10 @@ def draw_answers(table: Any, path: Path) -> None:
                 _draw_times(axes, answers, time)
                 axes.set_ylabel(_label(table, measure), parse_math=False)
                 axes.yaxis.set_major_formatter("{x:,g}")
-        panels[0].set_title(table.title, loc="left", parse_math=False)
+        # Above all panels: a long query above one of them would push the others away.
+        width = int(_PER_INCH * drawn.get_size_inches()[0])
+        title = fill(table.title, width, max_lines=_TITLE_LINES, placeholder=" …")
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
     plots.save(drawn, path)
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from expost.analytics.answer_charts import draw_answers
 from expost.certificates.words import certificate_words, one_line, title_of
 from expost.errors import InvalidInput, MissingExtra
+from expost.files import spreadsheet_cell
 from expost.rationals import charge_text
 
 SUFFIXES = (".csv", ".parquet", ".xlsx", ".json", ".md", ".png")
@@ -200,15 +201,21 @@ def check_suffix(path: Path, option: str = "out") -> None:
 
 
 def csv_cells(row: Sequence[Any]) -> list[Any]:
-    """Return the cells of a row for a CSV file: yes and no, and nothing for what is not known."""
-    words = {True: "yes", False: "no"}
-    return [words[cell] if isinstance(cell, bool) else "" if cell is None else cell for cell in row]
+    """Return the cells of a row for a CSV file: yes and no, nothing for what is not known.
+
+    No text is a formula.
+    """
+    words = {True: "yes", False: "no", None: ""}
+    return [
+        words[cell] if cell is None or isinstance(cell, bool) else spreadsheet_cell(cell)
+        for cell in row
+    ]
 
 
 def _save_csv(table: AnswerTable, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(table.header)
+        writer.writerow(csv_cells(table.header))
         writer.writerows(csv_cells(row) for row in table.rows())
 
 

@@ -4,7 +4,7 @@ With a ledger in a file and a version of the table that its owner states (``tabl
 same question on the same version returns the paid answer, marked as such, at no charge. Whether an
 answer is there depends on public facts alone: the ledger, the budget and its period, the analyst,
 the source's name, the stated version, the question and what its public tables hold
-(``sql_identity``). The rows are not read, so that no row changes whether an answer is found; a
+(``query_question``). The rows are not read, so that no row changes whether an answer is found; a
 digest of the rows would tell whether one of them has changed. The owner states a new version when
 the table changes; an old answer stays right for its version.
 Repeating a released answer is post-processing: it needs no charge. Another analyst, whose cap
@@ -18,19 +18,27 @@ Answers are released values, kept in files that only their owner may read; simul
 **A finer question continues the same path.** Beside an answer stands, in a file that only its owner
 may read, what it was made of: the private values after the caps, a whole path of their noise (at
 the levels of the question and far finer ones, drawn before the first look), and how far each group
-was looked at. A question that differs in the wanted error, the confidence or ε looks further along
-the same path. It reads no rows. Its charge is the sum of the m largest group costs *now* less the
-same sum *before*, and what it buys besides (the share that the caps removed); caps that were chosen
-privately stay, and are not paid again.
+was looked at; of a query one of these for every part. A question that differs in the wanted error,
+the confidence or ε looks further along the same path. It reads no rows. Its charge is the sum of
+the m largest group costs *now* less the same sum *before*, added up over the parts. Caps that were
+chosen privately stay, and are not paid again. Nor is the share that they removed, where its
+released estimate is good enough for the new error; else it is estimated anew.
+
+Quantiles have no such path. A draw of the exponential mechanism is not a finer draw with noise
+added: the law of both together would not be that of the finer one alone. And a histogram is looked
+at at the cells that were drawn, so a finer attempt looks at other cells. They pay in full, with new
+draws, also as a part of a query whose other parts pay the difference; that reads the rows again.
 
 *Theorem.* All looks of all questions on one path, with whatever else is released in between, have
-together the charges that the ledger holds. *Proof.* Write c_g for the largest cost at which group g
-was looked at by any question. By noise reduction the looks at g, in any order and number, are
-worth c_g: coarser ones are a randomised function of the finest. Which group is looked at next, and
-whether another question is asked, depends on what was released. So the density of everything
-released on this path changes by at most Σ c_g over the groups of one person, ≤ the sum of the m
-largest c_g, and other releases multiply their own factors. The questions on the path paid this
-very sum: the differences add up to it. ∎
+together the charges that the ledger holds. *Proof.* Of one part: write c_g for the largest cost at
+which group g was looked at by any question. By noise reduction the looks at g, in any order and
+number, are worth c_g: coarser ones are a randomised function of the finest. Which group is looked
+at next, and whether another question is asked, depends on what was released. So the density of
+everything released on this path changes by at most Σ c_g over the groups of one person, ≤ the sum
+of the m largest c_g, and other releases multiply their own factors. The questions on the path paid
+this very sum: the differences add up to it. Parts of a query are paths of their own, and everybody
+pays for all of them: plain composition. The two noisy sums of a mean are looked at together, and
+their noise is that of their common sensitivity, so they are one path. ∎
 
 *What is lost costs, and never saves.* A path is removed after the reservation and before the first
 look, and is written again when the charge is settled. Whoever dies in between leaves the worst case
@@ -40,10 +48,10 @@ a time (a lock). Intervals: every group counts as one that may have decided on i
 (``refinement``). They hold for a question that was not chosen after the earlier answer: the noise
 is the same, so that a second interval often misses where the first one does.
 
-Counts and sums of given groups without δ, ``top`` and ``answered`` have paths; others, queries and
-quantiles pay in full. Tests: ``tests/analytics/test_asked_before.py``,
-``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` (joint
-law of both releases by enumeration, mutants).
+Counts, sums, means and queries of given groups have paths; with δ, ``top`` or ``answered`` they pay
+in full. Tests: ``tests/analytics/test_asked_before.py``,
+``tests/analytics/test_queries_asked_before.py``, ``tests/theorems/test_continued_paths.py`` and
+``tests/analytics/test_continued_queries.py`` (joint laws by enumeration, mutants).
 """
 
 from __future__ import annotations
@@ -53,8 +61,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -66,7 +74,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from expost.analytics.contribution import GroupValues
-from expost.analytics.pricing import CheckedCount, CountPrice, KeptPath, outcome_of
+from expost.analytics.pricing import CountPrice, KeptPath, outcome_of
 from expost.analytics.refinement import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
@@ -77,9 +85,9 @@ from expost.files import canonical, lock_file, read_small, require_private
 from expost.rationals import exact
 from expost.tables.typed_columns import ibis_module
 
-_FORMAT = 3  # of a path
+_FORMAT = 4  # of a file of paths
 _FINER = (
-    *("within", "plus_minus", "epsilon", "confidence", "rule", "ratio"),
+    *("within", "plus_minus", "within_rank", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),
 )  # settings that do not change what is measured
 _NUMBERS = (
@@ -103,10 +111,13 @@ class PaidResult(Protocol):
 
 
 Result = TypeVar("Result", bound=Any)
+Continuable = TypeVar("Continuable", bound=Any)  # a checked count, or a query of several parts
 
 
 def ask_once(
-    look_up: Callable[[], KeptAnswer | None],
+    account: Account,
+    version: str | None,
+    question: Callable[[], tuple[Any, Any]],
     read: Callable[[Mapping[str, Any]], Result],
     ask: Callable[[KeptAnswer | None], Result],
 ) -> Result:
@@ -115,7 +126,7 @@ def ask_once(
     Whoever waited, or reserved, when the budget renewed looks the question up again: what is told
     in a period is paid in this period.
     """
-    while (kept := look_up()) is not None:
+    while (kept := kept_answer(account, version, question)) is not None:
         with kept.alone():
             if kept.in_period():
                 if (earlier := kept.find(read)) is not None:
@@ -188,28 +199,22 @@ class KeptAnswer:
             raise PeriodEnded
         self.noise.unlink(missing_ok=True)
 
-    def continued(self, request: CheckedCount) -> CheckedCount:
-        """Return a request that continues the path of an earlier question, if one is kept."""
-        kept = self._read_path() if request.keeps_path and self.noise.is_file() else None
-        if kept is None:
-            return request
-        rows, amount = kept.caps["rows"], kept.caps["amount"]
-        measure = replace(request.measure, rows=rows, amount=amount)
-        finer = replace(request, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
-        try:
-            finer.check_levels(kept.most)
-        except InvalidInput:  # the path ends before the wanted error: it is asked anew
-            return request
-        return finer
+    def continued(self, request: Continuable) -> Continuable:
+        """Return a request that continues the paths of an earlier question, if they are kept."""
+        kept = self._read_paths() if request.keeps_path and self.noise.is_file() else []
+        with suppress(ValueError):  # a path ends before the wanted error: it is asked anew
+            request = request.on_path(*kept) if kept else request
+        return request
 
-    def _read_path(self) -> KeptPath | None:
-        """The kept path; None if the file is not what this version writes, or was not paid here."""
+    def _read_paths(self) -> list[KeptPath]:
+        """The kept paths; none if the file is not what this version writes, or was not paid."""
         require_private(self.noise, "table_version")
         try:
             record = json.loads(read_small(self.noise, "table_version"))
-            return _path_of(record) if self._settled(record["reservation"]) else None
+            current = record["format"] == _FORMAT and self._settled(record["reservation"])
+            return [_path_of(part) for part in record["parts"]] if current else []
         except (ValueError, KeyError, TypeError):
-            return None
+            return []
 
     def find(self, read: Callable[[Mapping[str, Any]], Result]) -> Result | None:
         """Return the paid answer, marked; None if the question was not asked before.
@@ -234,13 +239,14 @@ class KeptAnswer:
         known = ledger.reservation(reservation)
         return known is not None and ledger.status_of(known) == SETTLED
 
-    def keep(self, result: PaidResult, kept: KeptPath | None = None, **more: Any) -> None:
-        """Write the answer, and a path, to files that only their owner may read."""
+    def keep(self, result: PaidResult, kept: Sequence[KeptPath | None] = (), **more: Any) -> None:
+        """Write the answer, and the paths of its parts, to files that only their owner may read."""
         certificate = result.certificate()
         _write(self.path, {"result": result.as_dict(), "certificate": certificate, **more})
-        if kept is not None:
-            paid = {"reservation": certificate["ledger"]["reservation"]}
-            _write(self.noise, _path_record(kept) | paid)
+        parts = [_path_record(path) for path in kept if path is not None]
+        if parts and len(parts) == len(kept):
+            paid = certificate["ledger"]["reservation"]
+            _write(self.noise, {"format": _FORMAT, "reservation": paid, "parts": parts})
 
 
 def _write(path: Path, record: Any) -> None:
@@ -258,33 +264,45 @@ def _write(path: Path, record: Any) -> None:
 def _path_record(kept: KeptPath) -> dict[str, Any]:
     """A path for JSON: whole numbers, and costs that JSON holds exactly."""
     values, path = kept.values, kept.path
-    numbers = {"first": values.first, "users": values.users, "paid": path.paid}
-    return {
-        "format": _FORMAT,
-        "most": kept.most,
-        "caps": kept.caps,
-        "groups": list(values.groups),
-        "kept": list(values.kept),
-        "removed": list(values.removed),
-        "limit": kept.limit,
-        "costs": list(path.costs),
-        "noisy": path.noisy.astype(np.int64).tolist(),
-        **{name: column.tolist() for name, column in numbers.items()},
+    record = {"most": kept.most, "caps": kept.caps, "limit": kept.limit, "share": kept.share}
+    if values is None or path is None:
+        return record
+    columns: dict[str, Any] = {
+        "first": values.first,
+        "second": values.second,
+        "users": values.users,
     }
+    columns |= {"paid": path.paid, "noisy": path.noisy, "beside": path.second}
+    whole = {
+        name: None if c is None else c.astype(np.int64).tolist() for name, c in columns.items()
+    }
+    lists = {"groups": values.groups, "kept": values.kept, "removed": values.removed}
+    return record | whole | {name: list(one) for name, one in lists.items()} | {"costs": path.costs}
 
 
-def _path_of(record: Any) -> KeptPath | None:
-    """The path of a record; None if it is not whole."""
-    first, users, paid = (np.array(record[name], np.int64) for name in ("first", "users", "paid"))
-    groups, costs = tuple(record["groups"]), tuple(map(float, record["costs"]))
-    noisy = np.array(record["noisy"], dtype=np.float64)
-    whole = noisy.shape == (len(costs), len(groups)) and len(first) == len(paid) == len(groups)
-    if record["format"] != _FORMAT or not whole or list(costs) != sorted(costs):
-        return None
-    amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
-    values = GroupValues(groups, first, None, users, *amounts)
+def _path_of(record: Any) -> KeptPath:
+    """The path of a record; ValueError if it is not whole."""
     caps = {name: record["caps"][name] for name in ("rows", "amount")}
-    return KeptPath(record["most"], caps, values, GroupPaths(costs, noisy, paid), record["limit"])
+    kept = KeptPath(record["most"], caps, limit=record["limit"], share=record["share"])
+    if "costs" not in record:
+        return kept
+    groups, costs = tuple(record["groups"]), tuple(map(float, record["costs"]))
+
+    def column(name: str, kind: Any, *shape: int) -> Any:
+        numbers = None if record[name] is None else np.array(record[name], dtype=kind)
+        if numbers is not None and numbers.shape != shape:
+            raise ValueError(name)
+        return numbers
+
+    size, steps = len(groups), (len(costs), len(groups))
+    users = np.array(record["users"], dtype=np.int64)
+    amounts = (tuple(map(int, record[name])) for name in ("kept", "removed"))
+    first, second, paid = (column(name, np.int64, size) for name in ("first", "second", "paid"))
+    noisy, beside = (column(name, np.float64, *steps) for name in ("noisy", "beside"))
+    if (first is None) or (noisy is None) or (paid is None) or list(costs) != sorted(costs):
+        raise ValueError("costs")
+    values = GroupValues(groups, first, second, users, *amounts)
+    return replace(kept, values=values, path=GroupPaths(costs, noisy, paid, beside))
 
 
 def kept_answer(
@@ -315,7 +333,12 @@ def kept_answer(
 def count_question(data: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return what makes two counts the same, and what makes two of them have one path."""
     question = plain_settings(completed(options)) | {"source": source_identity(data)}
-    return question, {name: value for name, value in question.items() if name not in _FINER}
+    return question, without_errors(question)
+
+
+def without_errors(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that say what is measured: questions that share them have one path."""
+    return {name: value for name, value in settings.items() if name not in _FINER}
 
 
 def _period(account: Account, *, booked: bool = False) -> str:

@@ -44,7 +44,7 @@ GROUPS_HELD, _SIZED = "expost_size", "expost_sized"
 _NARROW_SUM = "sum_no_overflow"
 _NAME, _NUMBER = "expost_name", "expost_number"
 _PART = "expost_part"  # which of several queries
-_USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
+_USERS, ROW_RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
 _WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
@@ -267,16 +267,8 @@ def measured(
     """
     if measure.kind in ("users", "rows") or measure.amount is not None:
         return clipped(pair_sums(rows, measure, keys, collated=collated), measure)
-    ibis = ibis_module()
-    rows = one_text_per_user(usable(rows, measure, keys), collated)
-    # Rows that are clipped to one value differ in what is clipped, which the gap tells: without an
-    # order among them the engine would choose, by what else there is to sort.
-    apart = [VALUE, WIDE] if measure.kind == "sum" else [VALUE]
-    alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=apart)
-    rows = rows.mutate(**{_OCCURRENCE: ibis.row_number().over(alike).cast("string")})
-    order = [salted_hash(rows, [USER, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
-    rows = _ranked(rows, [USER, GROUP], order)
-    kept, value = rows[_RANK] < measure.rows, rows[VALUE]
+    rows = numbered_rows(rows, measure, keys, salt, collated=collated)
+    kept, value = rows[ROW_RANK] < measure.rows, rows[VALUE]
     sums = {}
     if measure.kind == "mean":
         for name, parts, part in (
@@ -292,6 +284,21 @@ def measured(
     return rows.group_by([USER, GROUP]).aggregate(
         **{name: _whole(part) for name, part in sums.items()}
     )
+
+
+def numbered_rows(
+    rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str, *, collated: bool
+) -> Any:
+    """Return the usable rows, and which number each of a user's rows in a group has, from 0 on."""
+    ibis = ibis_module()
+    rows = one_text_per_user(usable(rows, measure, keys), collated)
+    # Rows that are clipped to one value differ in what is clipped, which the gap tells: without an
+    # order among them the engine would choose, by what else there is to sort.
+    apart = [VALUE, WIDE] if measure.kind == "sum" else [VALUE]
+    alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=apart)
+    rows = rows.mutate(**{_OCCURRENCE: ibis.row_number().over(alike).cast("string")})
+    order = [salted_hash(rows, [USER, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    return _ranked(rows, [USER, GROUP], order)
 
 
 def _numbers(rows: Any, keys: Sequence[str] | None) -> Any:
@@ -396,7 +403,7 @@ def dropped(
         listed, name = _numbers(pairs, keys), _NAME
         above = above.join(listed, above[GROUP] == listed[_NUMBER])
     ranked = _ranked(above, USER, [salted_hash(above, [USER, name], salt), above[GROUP]])
-    return ranked.filter(ranked[_RANK] >= most).select(*pairs.columns)
+    return ranked.filter(ranked[ROW_RANK] >= most).select(*pairs.columns)
 
 
 def literal64(value: int) -> Any:
@@ -408,7 +415,7 @@ def _ranked(pairs: Any, by: str | list[str], order: list[Any]) -> Any:
     """The rows with their rank, from 0, among those that are alike in ``by``."""
     ibis = ibis_module()
     rank = ibis.row_number().over(ibis.window(group_by=by, order_by=order))
-    return pairs.mutate(**{_RANK: rank})
+    return pairs.mutate(**{ROW_RANK: rank})
 
 
 def _with_amounts(groups: Any, sums: Any) -> Any:
@@ -480,11 +487,11 @@ def distinct_totals(
     inside = ibis.window(group_by=[USER, GROUP], order_by=value_order)
     group_order = [salted_hash(rows, [USER, GROUP], salt), rows[GROUP]]
     ranks = {
-        _RANK: ibis.row_number().over(inside),
+        ROW_RANK: ibis.row_number().over(inside),
         _OCCURRENCE: ibis.dense_rank().over(ibis.window(group_by=USER, order_by=group_order)),
     }
     rows = rows.mutate(**ranks)
-    fits = rows[_RANK] < measure.rows
+    fits = rows[ROW_RANK] < measure.rows
     if most is not None:
         fits = fits & (rows[_OCCURRENCE] < most)
     rows = rows.mutate(**{_KEPT[0]: fits.ifelse(1, 0)})
@@ -503,8 +510,8 @@ def distinct_totals(
     if limit is None:
         return groups
     order = [salted_hash(rows, [USER, GROUP, VALUE], salt), rows[VALUE], rows[GROUP]]
-    shown = _ranked(rows.drop(_RANK), [USER, _KEPT[0]], order)
-    shown = shown.filter(shown[_RANK] < limit).group_by([GROUP, VALUE])
+    shown = _ranked(rows.drop(ROW_RANK), [USER, _KEPT[0]], order)
+    shown = shown.filter(shown[ROW_RANK] < limit).group_by([GROUP, VALUE])
     pairs = shown.aggregate(**{_KEPT[0]: ibis._[_KEPT[0]].max()})
     numbers = {_KEPT[0]: pairs[_KEPT[0]], _GAP[0]: 1 - pairs[_KEPT[0]]}
     return _with_amounts(groups, pairs.aggregate(**{n: _whole(one) for n, one in numbers.items()}))

@@ -25,8 +25,26 @@ WHOLE_KINDS = ("count", "rows")
 """Kinds of questions whose answers are whole numbers of persons or rows."""
 
 
+class ReleasedResult:
+    """What every result of a question says about its charge."""
+
+    charges: Charges
+    outcome: int | None
+    max_groups_per_user: int | None
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+
 @dataclass(frozen=True)
-class CountResult:
+class CountResult(ReleasedResult):
     """What was released."""
 
     answers: tuple[Answer, ...]
@@ -60,16 +78,6 @@ class CountResult:
             return None
         epsilon, delta = vars(self.guarantee)["epsilon"], vars(self.guarantee).get("delta", 0.0)
         return ApproxDP(epsilon, delta) + self.facts.guarantee
-
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
 
     def _repr_html_(self) -> str:
         """Return the answers for a notebook."""
@@ -156,30 +164,35 @@ class CountResult:
 
 def result_of_release(release: Mapping[str, Any]) -> CountResult:
     """Return the result that was released, from its JSON form and its certificate."""
-
-    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
-        return tuple(
-            Answer(**{name: told_cell(value) for name, value in record.items()})
-            for record in records
-        )
-
-    result, certificate = release["result"], release["certificate"]
-    same = (
-        *("spent", "remaining", "unit", "within", "plus_minus", "confidence", "keys"),
-        *("max_groups_per_user", "dropped_share"),
-    )
+    result = release["result"]
+    same = ("within", "plus_minus", "confidence", "keys", "dropped_share", "query")
     return CountResult(
         **{name: result[name] for name in same},
-        **{
-            name: certificate[name] for name in ("query", "source", "public", "simulated", "ledger")
-        },
-        answers=answers(result["answers"]),
-        unanswered=answers(result["unanswered"]),
+        **charge_of_release(release),
+        answers=told_answers(result["answers"]),
+        unanswered=told_answers(result["unanswered"]),
         factor=result["interval_factor"],
-        guarantee=guarantee_from_dict(result["guarantee"]),
         warnings=tuple(result["warnings"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
+    )
+
+
+def charge_of_release(release: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a result that say what was charged, and what for."""
+    result, certificate = release["result"], release["certificate"]
+    paid = ("spent", "remaining", "unit", "max_groups_per_user")
+    known = {name: result[name] for name in paid}
+    known |= {name: certificate[name] for name in ("source", "public", "simulated", "ledger")}
+    return known | {
+        "guarantee": guarantee_from_dict(result["guarantee"]),
+        "charges": Charges.from_dict(certificate["charges"]),
+        "outcome": certificate["index"],
+    }
+
+
+def told_answers(records: Sequence[Mapping[str, Any]], kind: type[Any] = Answer) -> tuple[Any, ...]:
+    """Return answers as they were, from JSON."""
+    return tuple(
+        kind(**{name: told_cell(value) for name, value in record.items()}) for record in records
     )
 
 

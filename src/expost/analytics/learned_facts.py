@@ -15,8 +15,8 @@ from typing import Any
 from expost.analytics.request import check_request
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
+from expost.facts.column_facts import StatedFacts, read_facts
 from expost.facts.describe import DELTA, Facts, describe
-from expost.facts.facts_file import StatedFacts, read_facts
 from expost.randomness.source import Randomness
 
 _DELTA_OF_FACTS = 0.1  # of the δ of a request

@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.refinement import Answer, Job, Refinement
+from expost.analytics.refinement import Answer, GroupPaths, Job, Refinement
 from expost.analytics.refinement_noise import (
     NoiseLevels,
     StoppingRule,
@@ -181,9 +181,7 @@ def _both_above(z: float, correlations: Floats) -> Floats:
     return np.asarray((np.maximum(mass, 0.0) * normal_below(-given)).sum(axis=1))
 
 
-def tail(
-    levels: NoiseLevels, level: int | slice, x: Floats, weights: tuple[float, ...]
-) -> Floats:
+def tail(levels: NoiseLevels, level: int | slice, x: Floats, weights: tuple[float, ...]) -> Floats:
     """Return an upper bound of P(c₁Z₁ + c₂Z₂ ≥ x) for |c| = ``weights``; 1 for small x."""
     scale = levels.scales[level]
     inside = np.asarray(x - sum(weights), dtype=float) / scale  # discrete noise is this close
@@ -251,14 +249,18 @@ class MeanRefinement(Refinement):
         first: npt.NDArray[np.int64],
         second: npt.NDArray[np.int64],
         randomness: Randomness,
+        path: GroupPaths | None = None,
         *,
         low: int,
         high: int,
     ) -> None:
-        super().__init__(job, groups, first, randomness)
+        super().__init__(job, groups, first, randomness, path)
         assert isinstance(job.rule, MeanRule)
         self._rule = job.rule
-        self._second = job.levels.estimates(second, randomness)
+        if path is None or path.second is None:
+            self._second = job.levels.estimates(second, randomness)
+        else:
+            self._second = path.at(path.second, job.levels.costs)
         self._low, self._range = low, high - low
         self._single_least = self._range * quantiles(job.levels, 1 - job.rule.confidence)
 
@@ -272,8 +274,8 @@ class MeanRefinement(Refinement):
         level, rule = int(self._charge.level[group]), self._rule
         ends = float(self._low), float(self._low + self._range)
         if level < 0:
-            return Answer(self.groups[group], math.nan, *ends, 0.0)
-        cost, count = self.job.levels.costs[level], len(self.job.levels.costs)
+            return Answer(self.groups[group], math.nan, *ends, self._cost(group))
+        cost, count = self._cost(group), len(self.job.levels.costs)
         miss = 1 - rule.confidence
         stopped = None if self._free[group] else self._stopped.get(group)
         if stopped is not None:

@@ -67,17 +67,23 @@ THEOREM = (
 
 @dataclass(frozen=True)
 class KeptPath:
-    """What a later question continues: caps, private values, their noise, and what was paid."""
+    """What a later question continues: caps, private values, their noise, and what was paid.
+
+    Of quantiles, whose draws have no path, the caps only.
+    """
 
     most: int | None
     caps: dict[str, int | None]  # of rows and of the amount, per user and group
-    values: GroupValues
-    path: GroupPaths
-    limit: int | None  # of what one user adds to ``values.kept`` and ``values.removed``
+    values: GroupValues | None = None
+    path: GroupPaths | None = None
+    limit: int | None = None  # of what one user adds to ``values.kept`` and ``values.removed``
+    share: dict[str, float] | None = None  # that the caps removed, as it was released
 
     @property
     def paid(self) -> Fraction:
         """What was paid for the looks so far."""
+        if self.values is None or self.path is None:
+            return Fraction(0)
         groups = len(self.values.groups)
         return self.path.charge(max(1, min(groups, groups if self.most is None else self.most)))
 
@@ -120,7 +126,7 @@ class CheckedCount:
         """What everything released keeps."""
         epsilon = float(self.epsilon)
         if self.kept is not None:  # with what the earlier questions of its path released
-            epsilon = round_up(self.price + self.paid_before)
+            epsilon = round_up(self.total + self.paid_before)
         return PureDP(epsilon) if self.delta is None else ApproxDP(epsilon, self.delta)
 
     @property
@@ -206,24 +212,29 @@ class CheckedCount:
         )
 
     def counting_total(self, most: int | None) -> Fraction:
-        """What is left for the values themselves; at least what an earlier question paid."""
+        """What is left for the values themselves, with what an earlier question paid for them."""
         caps = self.cost_of_cap() + self.cost_of_rows()
         left = self.total - caps - self.cost_of_keys() - self.cost_of_dropped(most)
-        return max(left, self.paid_before)
+        return left + self.paid_before
 
     @property
     def paid_before(self) -> Fraction:
         """What an earlier question paid for the path that is continued."""
         return Fraction(0) if self.kept is None else self.kept.paid
 
-    @property
-    def price(self) -> Fraction:
-        """The most that this request may cost, beyond what was paid for its path."""
-        if self.kept is None:
-            return self.total
-        most = self.cap if isinstance(self.cap, int) else None
-        side = self.cost_of_cap() + self.cost_of_rows() + self.cost_of_dropped(most)
-        return side + self.counting_total(most) - self.paid_before
+    def on_path(self, kept: KeptPath, total: Fraction | None = None) -> CheckedCount:
+        """Return the request with the caps and the path of an earlier question.
+
+        Its total is what it may cost beyond that: by default what the earlier question left of it.
+        Raises InvalidInput if the path ends before the wanted error.
+        """
+        measure = replace(self.measure, rows=kept.caps["rows"], amount=kept.caps["amount"])
+        whole = replace(self, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
+        left = max(self.total - kept.paid, whole.cost_of_dropped(kept.most))
+        request = replace(whole, total=left if total is None else total)
+        if kept.path is not None:
+            request.check_levels(kept.most)
+        return request
 
     @property
     def above(self) -> Fraction:
@@ -347,14 +358,14 @@ class CheckedCount:
             "max_group": self.max_group_epsilon and in_unit(self.max_group_epsilon, self.delta),
             "ratio": self.ratio,
             "spaced": self.measure.kind == "mean",
-            "path": None if self.kept is None else self.kept.path.costs,
+            "path": None if self.kept is None or self.kept.path is None else self.kept.path.costs,
         }
 
     @property
     def keeps_path(self) -> bool:
-        """Whether a later question may continue the noise: counts and sums of given groups."""
+        """Whether a later question may continue the noise: that of given groups, without δ."""
         goal = self.wanted.answered is not None or self.wanted.top is not None
-        return self.delta is None and not self.private and self.measure.kind != "mean" and not goal
+        return self.delta is None and not self.private and not goal
 
     @property
     def collated(self) -> bool:
@@ -398,7 +409,7 @@ def price_request(request: CheckedCount, budget_kind: str | None = None) -> Coun
 
 def _charges(request: CheckedCount, budget_kind: str | None) -> Charges:
     if request.delta is None:
-        return Charges.shares(PureDP(round_up(request.price)), _PARTS)
+        return Charges.shares(PureDP(round_up(request.total)), _PARTS)
     if budget_kind in (None, "zcdp", "renyi") and not request.private:
         return Charges.shares(ZCDP(round_up(request.total)), _PARTS)
     whole = request.guarantee

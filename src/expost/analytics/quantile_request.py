@@ -1,6 +1,10 @@
 """What a quantile or a histogram asks for, checked and priced before anything is charged.
 
-Caps, conditions, groups and the table are checked as for a mean, by the same code.
+Caps, conditions, groups and the table are checked as for a mean, by the same code. What is private
+are the rows per group and grid cell, counted in the engine: which rows a user keeps in a group, and
+which groups, is chosen as for sums (``contribution``), by a hash of the user's own rows and a fresh
+salt. So one user changes nobody else's rows, and the counts of at most m groups, by at most r rows
+each.
 Tests: ``tests/analytics/test_quantiles.py``.
 """
 
@@ -13,20 +17,31 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, TypedDict, Unpack
 
-from expost.analytics.cell_counts import count_cells, kept_rows
+import numpy as np
+
+from expost.analytics.contribution import (
+    GROUP,
+    ROW_RANK,
+    USER,
+    VALUE,
+    Measure,
+    numbered_rows,
+    salted_hash,
+)
 from expost.analytics.pricing import CheckedCount, CountPrice, price_request
 from expost.analytics.quantile_run import QuantileJob, plan_attempt
-from expost.analytics.quantile_search import MOST_CELLS
+from expost.analytics.quantile_search import MOST_CELLS, CellCounts
 from expost.analytics.request import RequestSetting, check_request
 from expost.errors import InvalidInput
 from expost.rationals import Number, count_of, exact
-from expost.tables.typed_columns import check_once
+from expost.tables.typed_columns import check_once, fetch, fetch_arrow, ibis_module
 
 EXTREME = Fraction(1, 200)
 """MIN and MAX in a query are the quantiles at this rank and at 1 less it."""
 _CELLS = 2**15  # cells of the default grid at least
 MOST_RANKS, _MOST_BINS = 99, 1000
 _MOST_CONFIDENCE = 0.999
+_ORDER, _ROWS, _USERS = "expost_order", "expost_rows", "expost_users"
 _OWN = ("at", "bins", "within_rank", "value_intervals")  # what a mean does not have
 _USUAL_ERROR = 0.02
 
@@ -270,4 +285,56 @@ def plan_quantile(
         "total": float(base.total),
         "for_values": float(job.total),
         "sizes": [{"size": size, "cost": cost} for size, cost in zip(sizes, costs, strict=False)],
+    }
+
+
+def kept_rows(
+    rows: Any,
+    measure: Measure,
+    keys: Sequence[str] | None,
+    most: int | None,
+    salt: str,
+    *,
+    collated: bool = True,
+) -> Any:
+    """Return the rows that count: at most ``measure.rows`` per user and group, ``most`` groups."""
+    rows = numbered_rows(rows, measure, keys, salt, collated=collated)
+    rows = rows.filter(rows[ROW_RANK] < measure.rows)
+    if most is None:
+        return rows
+    order = [salted_hash(rows, [USER, GROUP], salt), rows[GROUP]]
+    ibis = ibis_module()
+    number = ibis.dense_rank().over(ibis.window(group_by=USER, order_by=order))
+    return rows.mutate(**{_ORDER: number}).filter(ibis._[_ORDER] < most)
+
+
+def count_cells(kept: Any) -> Any:
+    """Return the query for the rows of each group and cell."""
+    return kept.group_by([GROUP, VALUE]).aggregate(**{_ROWS: ibis_module()._.count()})
+
+
+def run_cells(query: Any) -> dict[str, CellCounts]:
+    """Run a query of :func:`count_cells`: group → its cells."""
+    table = fetch_arrow(query).combine_chunks()
+    names = table.column(GROUP).combine_chunks().dictionary_encode()
+    if hasattr(names, "chunks"):
+        names = names.combine_chunks()
+    group = np.asarray(names.indices, dtype=np.int64)
+    cells, counts = (
+        np.asarray(table.column(name).to_numpy(), dtype=np.int64) for name in (VALUE, _ROWS)
+    )
+    order = np.lexsort((cells, group))
+    ends = np.cumsum(np.bincount(group, minlength=len(names.dictionary)))
+    parts = np.split(order, ends[:-1]) if len(ends) else []
+    return {
+        str(name): CellCounts(cells[part], counts[part])
+        for name, part in zip(names.dictionary.to_pylist(), parts, strict=True)
+    }
+
+
+def run_users(kept: Any) -> dict[str, int]:
+    """Return how many users each group has after the caps."""
+    users = fetch(kept.group_by(GROUP).aggregate(**{_USERS: kept[USER].nunique()}))
+    return {
+        str(group): int(count) for group, count in zip(users[GROUP], users[_USERS], strict=True)
     }

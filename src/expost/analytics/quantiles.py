@@ -11,6 +11,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,19 +22,27 @@ from expost.analytics.answer_files import csv_cells, write_document
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
-    kept_answer,
     plain_settings,
     run_charged,
     source_identity,
 )
-from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
-from expost.analytics.count_result import certificate_of, plain_answer, told_cell
+from expost.analytics.count_result import (
+    ReleasedResult,
+    certificate_of,
+    charge_of_release,
+    plain_answer,
+    told_answers,
+)
 from expost.analytics.pricing import CheckedCount, CountPrice, settled_at
 from expost.analytics.quantile_request import (
     CheckedQuantile,
     QuantileRequest,
     check_quantile,
+    count_cells,
+    kept_rows,
     price_quantile,
+    run_cells,
+    run_users,
 )
 from expost.analytics.quantile_run import (
     BinAnswer,
@@ -43,10 +52,10 @@ from expost.analytics.quantile_run import (
 )
 from expost.analytics.quantile_search import CellCounts, Source
 from expost.analytics.query import Progress, choose_caps, open_account
-from expost.budget.charging import LedgerOrPlace
+from expost.analytics.request import AccountOptions
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
+from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 from expost.tables.typed_columns import SEPARATOR
@@ -57,20 +66,12 @@ THEOREM = (
 )
 
 
-class QuantileOptions(QuantileRequest, total=False):
+class QuantileOptions(QuantileRequest, AccountOptions, total=False):
     """The keywords of :func:`quantile`."""
-
-    ledger: LedgerOrPlace
-    budget: str | None
-    analyst: str
-    memo: str
-    randomness: Randomness | None
-    simulation: bool
-    table_version: str | None
 
 
 @dataclass(frozen=True)
-class QuantileResult:
+class QuantileResult(ReleasedResult):
     """What was released: quantiles that are within the wanted error, the others, histograms."""
 
     answers: tuple[QuantileAnswer, ...]
@@ -93,16 +94,6 @@ class QuantileResult:
     outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
     asked_before: bool = field(default=False, compare=False)
-
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form of ``expost quantile``."""
@@ -146,7 +137,7 @@ class QuantileResult:
         with path.open("w", encoding="utf-8", newline="") as stream:
             rows = csv.writer(stream)
             header, answers = self._table()
-            rows.writerow([*keys, *header])
+            rows.writerow(csv_cells([*keys, *header]))
             for answer in answers:
                 group = answer.pop("group")
                 names = group if isinstance(group, list) else [group]
@@ -165,24 +156,14 @@ class QuantileResult:
 
 def quantile_of_release(release: Mapping[str, Any]) -> QuantileResult:
     """Return the result that was released, from its JSON form and its certificate."""
-
-    def answers(name: str, kind: type[Any]) -> tuple[Any, ...]:
-        records = [
-            {key: told_cell(value) for key, value in answer.items()} for answer in result[name]
-        ]
-        return tuple(kind(**record) for record in records)
-
-    result, certificate = release["result"], release["certificate"]
-    same = ("spent", "remaining", "unit", "within_rank", "confidence", "max_groups_per_user")
+    result = release["result"]
+    same = ("within_rank", "confidence", "max_rows_per_user", "keys", "query")
     return QuantileResult(
-        **{name: result[name] for name in (*same, "max_rows_per_user", "keys", "query")},
-        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
-        answers=answers("answers", QuantileAnswer),
-        unanswered=answers("unanswered", QuantileAnswer),
-        histogram=answers("histogram", BinAnswer),
-        guarantee=guarantee_from_dict(result["guarantee"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
+        **{name: result[name] for name in same},
+        **charge_of_release(release),
+        answers=told_answers(result["answers"], QuantileAnswer),
+        unanswered=told_answers(result["unanswered"], QuantileAnswer),
+        histogram=told_answers(result["histogram"], BinAnswer),
     )
 
 
@@ -228,7 +209,8 @@ def quantile(
         The other options of :func:`mean`: ``by``, ``user``, ``epsilon``, ``delta``, ``keys``,
         ``private_keys``, ``max_groups_per_user``, ``where``, ``confidence``, ``table``,
         ``ledger``, ``budget``, ``analyst``, ``memo``, …. With ``table_version`` the same question
-        on the same version returns the paid answer (``asked_before``), at no charge.
+        on the same version returns the paid answer (``asked_before``), at no charge; a finer one
+        draws anew and pays in full.
 
     Returns
     -------
@@ -247,15 +229,8 @@ def quantile(
     ``docs/quantiles.md`` states the guarantee and its proof.
     """
     asked: dict[str, Any] = {**options, **({} if column is None else {"column": column})}
-    version = asked.pop("table_version", None)
-    how = {
-        name: asked.pop(name, None)
-        for name in ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
-    }
+    how = {name: asked.pop(name, None) for name in AccountOptions.__annotations__}
     account, source = open_account(how, "expost quantile")
-
-    def look_up() -> KeptAnswer | None:
-        return kept_answer(account, version, lambda: quantile_question(data, asked))
 
     def ask(kept: KeptAnswer | None) -> QuantileResult:
         request = check_quantile(data, asked)
@@ -270,7 +245,8 @@ def quantile(
             kept.keep(result)
         return result
 
-    return ask_once(look_up, quantile_of_release, ask)
+    question = partial(quantile_question, data, asked)
+    return ask_once(account, how["table_version"], question, quantile_of_release, ask)
 
 
 def quantile_question(data: Any, asked: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
     count_question,
-    kept_answer,
     run_charged,
 )
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
@@ -46,9 +46,9 @@ from expost.analytics.pricing import (
 )
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, GroupPaths, Refinement
-from expost.analytics.request import CountRequest, check_request, with_usual_cap
+from expost.analytics.request import AccountOptions, CountRequest, check_request, with_usual_cap
 from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs, sizes_per_user
-from expost.budget.charging import Account, LedgerOrPlace
+from expost.budget.charging import Account
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
@@ -58,19 +58,12 @@ from expost.tables.typed_columns import SEPARATOR, KnownQuery, fetch
 Released = Callable[[Answer, float], None]
 
 
-class RunOptions(TypedDict, total=False):
+class RunOptions(AccountOptions, total=False):
     """How a request is run: the ledger that is charged, and who hears of answers."""
 
-    ledger: LedgerOrPlace
-    budget: str | None
-    analyst: str
-    memo: str
     released: Released | None
     on_ignored: Callable[[bool], None] | None
-    randomness: Randomness | None
-    simulation: bool
     learn_facts: float | None
-    table_version: str | None
     facts: str | Path | None
 
 
@@ -225,13 +218,11 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
     if version is not None and how["learn_facts"] is not None:
         raise InvalidInput("table_version", version, "it cannot go with learn_facts")
 
-    def look_up() -> KeptAnswer | None:
-        return kept_answer(account, version, lambda: count_question(data, options))
-
     def ask(kept: KeptAnswer | None) -> CountResult:
         return _reserve_and_run(data, dict(options), how, account, source, kept)
 
-    return ask_once(look_up, result_of_release, ask)
+    question = partial(count_question, data, options)
+    return ask_once(account, version, question, result_of_release, ask)
 
 
 def open_account(how: Mapping[str, Any], memo: str = "") -> tuple[Account, Randomness]:
@@ -278,8 +269,13 @@ def _reserve_and_run(
 
     result = run_charged(account, priced, run, lambda: progress.spent, kept)
     if kept is not None:
-        kept.keep(result, progress.kept_path())
+        kept.keep(result, [progress.kept_path()])
     return result
+
+
+def caps_of(measure: Measure) -> dict[str, int | None]:
+    """Return the caps of a measure, per user and group."""
+    return {"rows": measure.rows, "amount": measure.amount}
 
 
 @dataclass
@@ -288,6 +284,7 @@ class Progress:
 
     side: Fraction = Fraction(0)
     most: int | None = None
+    share: dict[str, float] | None = None  # that the caps removed, as it was released
     dropped: dict[str, Any] | None = None
     dropped_price: Fraction | None = None
     selection: KeySelection | None = None
@@ -302,8 +299,8 @@ class Progress:
         path = None if self.refinement is None else self.refinement.path
         if path is None or self.values is None or self.measure is None:
             return None
-        caps = {"rows": self.measure.rows, "amount": self.measure.amount}
-        return KeptPath(self.most, caps, self.values, path, self.limit)
+        caps = caps_of(self.measure)
+        return KeptPath(self.most, caps, self.values, path, self.limit, self.share)
 
     @property
     def spent(self) -> Fraction:
@@ -344,7 +341,7 @@ def _values(
     request: CheckedCount, progress: Progress, randomness: Randomness, shared: Shared | None = None
 ) -> tuple[CheckedCount, list[Any], GroupValues]:
     """The groups and their private values, after the caps; pays for the share and the groups."""
-    if request.kept is not None:
+    if request.kept is not None and request.kept.values is not None:
         progress.values = kept = request.kept.values
         progress.limit = limit = request.kept.limit  # this question may want another error
         if limit is not None:
@@ -477,23 +474,29 @@ def share_of_removed(
     confidence, within = request.wanted.confidence, request.wanted.within
     bought = [request.total * part for part in request.removed_shares]
     prices = prices_that_fit(bought, limit, request.law) if len(bought) > 1 else []
-    if not prices:
-        price = bought[-1]
-        share = removed_share(values, limit, price, request.law, confidence, randomness)
-        progress.dropped = removed_by_caps(request, share)
-        return price
     if within is None or request.wanted.top is not None:
         prices = prices[:1]  # the share is told; nothing depends on it
 
     def enough(told: dict[str, float]) -> bool:
-        if within is None or too_much_removed(told, within):
+        if within is None or len(bought) == 1 or too_much_removed(told, within):
             return True
         if request.counts_removed:
             return removed_is_clear(told, within)
         return known_share(told, within) and told["estimate"] <= within / 2
 
-    share, price = dropped_pairs(values, limit, prices, request.law, confidence, enough, randomness)
-    progress.dropped, progress.dropped_price = removed_by_caps(request, share), price
+    told = None if request.kept is None else request.kept.share
+    if told is not None and told["confidence"] >= confidence and enough(told):
+        share, price = told, Fraction(0)  # as an earlier question released it
+        progress.dropped_price = price
+    elif prices:
+        share, price = dropped_pairs(
+            values, limit, prices, request.law, confidence, enough, randomness
+        )
+        progress.dropped_price = price
+    else:
+        price = bought[-1]
+        share = removed_share(values, limit, price, request.law, confidence, randomness)
+    progress.share, progress.dropped = share, removed_by_caps(request, share)
     return price
 
 
@@ -517,19 +520,20 @@ def refinement_of(
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
-    assert job.total + progress.side <= request.price + request.paid_before
+    assert job.total + progress.side <= request.total + request.paid_before
+    numbers = values.first * request.finer
+    path = None if request.kept is None else request.kept.path
+    if keep_path and path is None:
+        path = GroupPaths.beyond(job.levels, numbers, randomness, values.second)
     if values.second is None:
-        numbers = values.first * request.finer
-        path = None if request.kept is None else request.kept.path
-        if keep_path and path is None:
-            path = GroupPaths.beyond(job.levels, numbers, randomness)
         return Refinement(job, names, numbers, randomness, path)
     return MeanRefinement(
         job,
         names,
-        values.first,
+        numbers,
         values.second,
         randomness,
+        path,
         low=request.measure.low,
         high=request.measure.high,
     )
@@ -549,6 +553,8 @@ def in_data_units(request: CheckedCount, progress: Progress, answer: Answer) -> 
         unit /= 1 - progress.dropped["estimate"]
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
     if request.measure.kind != "mean" and not request.measure.signed:
+        if numbers[2] < 0:  # a wider interval, as around an estimate of 0, says no more than that
+            numbers[2] = (numbers[2] - numbers[1]) / 2
         numbers = [number if number != number else max(0.0, number) for number in numbers]
     return replace(answer, estimate=numbers[0], low=numbers[1], high=numbers[2])
 
@@ -582,7 +588,7 @@ def _result(
             in_data_units(request, progress, answer) for answer in refinement.unanswered
         ),
         spent=round_up(spent),
-        remaining=round_down(max(Fraction(0), request.price - spent)),
+        remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
         within=wanted.within if wanted.top is None else None,
         plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
@@ -615,7 +621,7 @@ def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
         else float(request.measure.amount * request.measure.grid),
         "rows_chosen_privately": request.chooses_rows,
         "max_groups_per_user": _how_capped(request),
-        "total": round_up(request.price),
+        "total": round_up(request.total),
         **({"paid_before": float(request.paid_before)} if request.paid_before else {}),
         "noise": request.law,
         "shares": {

@@ -130,17 +130,28 @@ class GroupPaths:
     costs: tuple[float, ...]
     noisy: Floats = field(repr=False)
     paid: npt.NDArray[np.int64] = field(repr=False)
+    second: Floats | None = field(repr=False, default=None)  # of a mean
 
     @classmethod
     def beyond(
-        cls, levels: NoiseLevels, values: npt.NDArray[np.int64], randomness: Randomness
+        cls,
+        levels: NoiseLevels,
+        values: npt.NDArray[np.int64],
+        randomness: Randomness,
+        second: npt.NDArray[np.int64] | None = None,
     ) -> GroupPaths:
         """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
         last, most = levels.costs[-1], float(_ENOUGH * levels.sensitivity)
         finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
         costs = (*levels.costs, *finer)
-        noisy = replace(levels, costs=costs).estimates(values, randomness)
-        return cls(costs, noisy, np.full(len(values), -1))
+        finest = replace(levels, costs=costs)
+        noisy = finest.estimates(values, randomness)
+        beside = None if second is None else finest.estimates(second, randomness)
+        return cls(costs, noisy, np.full(len(values), -1), beside)
+
+    def at(self, noisy: Floats, costs: Sequence[float]) -> Floats:
+        """Return the noisy values at some costs of the path."""
+        return noisy[np.searchsorted(self.costs, costs)]
 
     def charge(self, most_groups: int) -> Fraction:
         """Return what was paid for the looks so far: the sum of the m largest group costs."""
@@ -405,7 +416,7 @@ class Refinement:
         if path is None:
             self._estimates = job.levels.estimates(values, randomness)
         else:
-            self._estimates = path.noisy[np.searchsorted(path.costs, costs)]
+            self._estimates = path.at(path.noisy, costs)
         self._charge = Charge(costs, len(groups), job.most_groups, path)
         self._before = self._charge.spent  # by earlier questions on the same path
         self._stopped: dict[int, int] = {}  # group → the level at which it was good enough
@@ -524,9 +535,7 @@ class Refinement:
                 return
 
     def _answer(self, group: int) -> Answer:
-        level, rule = int(self._charge.level[group]), self.job.rule
-        paid = int(self._charge.paid[group])
-        cost = self._charge.steps[paid] if paid >= 0 else 0.0
+        level, rule, cost = int(self._charge.level[group]), self.job.rule, self._cost(group)
         if level < 0:
             return Answer(self.groups[group], math.nan, -math.inf, math.inf, cost)
         width = float((self._single if self._free[group] else rule.open_half_widths)[level])
@@ -535,6 +544,11 @@ class Refinement:
             level, width = stopped, float(rule.half_widths[stopped])
         estimate = float(self._estimates[level, group])
         return Answer(self.groups[group], estimate, estimate - width, estimate + width, cost)
+
+    def _cost(self, group: int) -> float:
+        """What the looks at a group cost so far, those of earlier questions included."""
+        paid = int(self._charge.paid[group])
+        return self._charge.steps[paid] if paid >= 0 else 0.0
 
     def _size(self, level: int, group: Any) -> Any:
         """The estimate as the stop rule sees it: its size if values may be negative."""

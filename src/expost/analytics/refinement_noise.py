@@ -166,6 +166,11 @@ class NoiseLevels(ABC):
     def estimates(self, counts: npt.NDArray[np.int64], randomness: Randomness) -> Floats:
         """Noisy values (levels × groups): row n may be looked at once cost n is paid."""
 
+    @cached_property
+    def masses(self) -> list[float]:
+        """The factor of a tail of discrete Laplace noise at each level."""
+        return [float(mass) for mass in 0.5 * discrete_mass(self.scales)]
+
 
 @dataclass(frozen=True)
 class LaplaceLevels(NoiseLevels):
@@ -231,7 +236,7 @@ def upper(levels: NoiseLevels, level: int, x: Floats) -> Floats:
     """Return an upper bound of P(Z_n ≥ x), x ≥ 0."""
     scale = float(levels.scales[level])
     if levels.law == "laplace":
-        return np.asarray(0.5 * discrete_mass(scale) * np.exp(-x / scale))
+        return np.asarray(levels.masses[level] * np.exp(-x / scale))
     shift, factor = lattice(levels.costs, levels.sensitivity)[level]
     normal = factor * normal_above((x - shift) / scale)
     bounded = np.minimum(normal, np.exp(-np.square(x / scale) / 2))  # averages are sub-Gaussian
@@ -242,7 +247,7 @@ def lower(levels: NoiseLevels, level: int, x: Floats) -> Floats:
     """Return a lower bound of P(Z_n > x) for x ≥ 0, and 0 for x < 0."""
     scale, inside = float(levels.scales[level]), np.maximum(x, 0)
     if levels.law == "laplace":  # the next integer above x is at most x + 1
-        bound = 0.5 * discrete_mass(scale) * np.exp(-(inside + 1) / scale)
+        bound = levels.masses[level] * np.exp(-(inside + 1) / scale)
     else:
         shift, factor = lattice(levels.costs, levels.sensitivity)[level]
         whole = 1.0 if level == 0 else shift  # (b) for one release, else the coupling
@@ -574,10 +579,14 @@ def _least_cut(direct: Floats, alone: Floats, again: Floats) -> Floats:
 
     Up to level k: P(H_k) + Σ_{n<k} P(H_n and not H_{n+1}); after it: the direct bounds.
     """
-    zero = np.zeros((1, direct.shape[1]))
-    upto = np.vstack([zero, np.cumsum(again, axis=0)[:-1]])
-    later = np.vstack([np.cumsum(direct[::-1], axis=0)[::-1], zero])
-    return np.asarray(np.minimum((upto + alone + later[1:]).min(axis=0), later[0]))
+    later = np.zeros((len(direct) + 1, direct.shape[1]))  # row by row: NumPy's cumsum is slow here
+    for level in range(len(direct) - 1, -1, -1):
+        np.add(later[level + 1], direct[level], out=later[level])
+    least, upto = later[0], np.zeros(direct.shape[1])
+    for level in range(len(direct)):
+        least = np.minimum(least, upto + alone[level] + later[level + 1])
+        upto += again[level]
+    return np.asarray(least)
 
 
 def true_values(finest: float, coarsest: float) -> Floats:

@@ -35,7 +35,9 @@ from expost.analytics.pricing import AUTO, CheckedCount, in_unit
 from expost.analytics.private_keys import check_delta_and_cap
 from expost.analytics.refinement import GIVEN, RACE, Wanted
 from expost.analytics.refinement_noise import check_confidence, check_within
+from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput
+from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.tables import typed_columns as columns
 from expost.tables.sources import as_table, may_collate, open_source, without_password
@@ -49,6 +51,18 @@ _LARGEST = Fraction(10) ** 280  # bounds and grids are between this and its inve
 _TOO_MANY = 2**53  # beyond, a float would no longer hold a count
 _MOST_GROUPS = 10**6
 _LARGEST_ERROR = 2**63  # in grid units; no value is as large
+
+
+class AccountOptions(TypedDict, total=False):
+    """The ledger that is charged, the version of the table, and where noise comes from."""
+
+    ledger: LedgerOrPlace
+    budget: str | None
+    analyst: str
+    memo: str
+    randomness: Randomness | None
+    simulation: bool
+    table_version: str | None
 
 
 class RequestSetting(NamedTuple):
@@ -373,7 +387,8 @@ def with_usual_cap(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCo
 
 def _caps_stated(measure: Measure, asked: Mapping[str, Any]) -> bool:
     """Whether the caller gave every cap that applies; caps that we choose must be harmless."""
-    groups, rows = asked["max_groups_per_user"], asked["max_rows_per_user"]
+    rows = asked["max_rows_per_user"]
+    groups = asked["max_groups_per_user"] if asked["by"] else None  # a total is one group
     by_default = groups is None and bool(asked["private_keys"])
     chosen = rows in (None, AUTO) and measure.kind != "users"
     return groups != AUTO and not by_default and not chosen

@@ -477,7 +477,8 @@ class _Reader:
         maker = _FUNCTIONS.get(type(node).__name__)
         if maker is None:
             if isinstance(node, exp.AggFunc):
-                raise refused(type(node).__name__.upper(), "this aggregate is not answered")
+                answered = "COUNT, SUM, AVG, VAR, STDDEV, MEDIAN, QUANTILE, MIN, MAX are answered"
+                raise refused(type(node).__name__.upper(), answered)
             return None
         return maker(self, node)
 

@@ -2,7 +2,11 @@
 
 :class:`SqlRequest` is the one definition of the options. :func:`check_query` finds everything that
 can be wrong: clauses, columns, types, bounds, groups, the query in the engine's dialect, the noise
-levels of every part. It reads no private row. Tests: ``tests/analytics/test_sql_run.py``.
+levels of every part. :func:`query_question` says what makes two queries the same question: public
+facts of the request, and what public tables hold, by a digest; two spellings of one SELECT are the
+same where :func:`.normal_form` says so. :func:`plan_query` says what a query would cost. None of
+them reads a private row.
+Tests: ``tests/analytics/test_sql_run.py``, ``test_queries_asked_before.py``.
 """
 
 from __future__ import annotations
@@ -12,33 +16,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, Unpack
 
 from expost.analytics import contribution
-from expost.analytics.cell_counts import count_cells, kept_rows
-from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount
-from expost.analytics.quantile_request import CheckedQuantile, cell_grid, check_sure, rank_error
-from expost.analytics.quantile_run import plan_attempt
-from expost.analytics.request import RequestSetting, check_request, typed_keys
+from expost.analytics.asked_before import plain_settings, source_identity, without_errors
+from expost.analytics.count_plan import SIZES, SizePlan, size_plan
+from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
+from expost.analytics.quantile_request import (
+    CheckedQuantile,
+    cell_grid,
+    check_sure,
+    count_cells,
+    kept_rows,
+    rank_error,
+)
+from expost.analytics.quantile_run import QuantileJob, plan_attempt
+from expost.analytics.request import (
+    KEYS_CAP,
+    AccountOptions,
+    RequestSetting,
+    check_request,
+    typed_keys,
+)
 from expost.analytics.sql_ibis import text_of_expression
-from expost.analytics.sql_parser import parse_question
+from expost.analytics.sql_parser import normal_form, parse_question
 from expost.analytics.sql_question import (
     PERSON,
     VALUE,
     CompiledQuestion,
     SqlPart,
+    checked_caps,
     compile_question,
 )
 from expost.analytics.sql_released import marks_of
-from expost.budget.charging import LedgerOrPlace
+from expost.analytics.sql_tables import Tables, mentioned_columns, public_digest
 from expost.errors import InvalidInput
-from expost.randomness.source import Randomness
 from expost.tables.typed_columns import check_once
 
+_USUAL = {"confidence": 0.9, "max_groups_per_user": "auto"}  # settings of a query
 _ASSUMED_ROWS = 4  # rows per person and group, for the shares, where they are chosen privately
 _FINER = 4  # a variance needs its two means this much finer
 _LARGE = 10_000  # persons of a group for which quantiles are weighed against counts
 _MOST_PARTS = 20
+_LEAST_NEW = Fraction(1, 5)  # of the total, or of a share of it, that a continued question may cost
 
 
 class SqlRequest(TypedDict, total=False):
@@ -103,16 +123,8 @@ class SqlRequest(TypedDict, total=False):
     ]
 
 
-class SqlOptions(SqlRequest, total=False):
+class SqlOptions(SqlRequest, AccountOptions, total=False):
     """The keywords of :func:`query`."""
-
-    ledger: LedgerOrPlace
-    budget: str | None
-    analyst: str
-    memo: str
-    randomness: Randomness | None
-    simulation: bool
-    table_version: str | None
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,39 @@ class CheckedQuery:
     def for_parts(self) -> Fraction:
         """Return what is left for the parts."""
         return self.base.total - sum(self.shares().values(), Fraction(0))
+
+    @property
+    def paid_before(self) -> Fraction:
+        """What an earlier question paid for the paths that are continued."""
+        return sum((request.paid_before for request in self.requests), Fraction(0))
+
+    @property
+    def keeps_path(self) -> bool:
+        """Whether a later question may continue the noise of the parts."""
+        return self.base.keeps_path
+
+    def on_path(self, *kept: KeptPath) -> CheckedQuery:
+        """Return the query with the caps and the paths of an earlier question, one per part.
+
+        The total is what it may cost beyond that. A part has what its share of the whole leaves of
+        what was paid for it, in proportion; quantiles, whose draws have no path, their share.
+        """
+        total = self.base.total
+        paid = sum((path.paid for path in kept), Fraction(0))
+        new = max(total - paid, total * _LEAST_NEW)
+        shares = [total * weight / sum(self.weights) for weight in self.weights]
+        needs = [
+            max(share - path.paid, share * _LEAST_NEW)
+            for share, path in zip(shares, kept, strict=True)
+        ]
+        requests = [
+            request.on_path(path, new * need / sum(needs))
+            for request, path, need in zip(self.requests, kept, needs, strict=True)
+        ]
+        mosts = [path.most for path in kept]  # more of a part that was looked at without a cap
+        most = None if None in mosts else min(most for most in mosts if most is not None)
+        base = replace(self.base, total=new, cap=most)
+        return replace(self, base=base, requests=tuple(requests), weights=tuple(needs))
 
     def quantile(self, part: int, request: CheckedCount) -> CheckedQuantile:
         """Return the request of a part of quantiles, which are looked at from both sides."""
@@ -379,3 +424,117 @@ def _check_fits(checked: CheckedQuery) -> None:
         most = 1 if checked.base.cap == AUTO else checked.base.cap
         assert isinstance(most, int)
         checked.base.selection(most)
+
+
+def query_question(text: str, asked: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what makes two queries the same, and what makes two of them have one path."""
+    question = parse_question(text)
+    given = {name: value for name, value in asked.items() if value is not None}
+    if "plus_minus" not in given:
+        given.setdefault("within", 0.1)
+    tables, wanted = Tables(given.pop("source", None)), mentioned_columns(question)
+    caps = checked_caps(question, given)
+    sources = []
+    for name in (question.table, *(join.name for join in question.joins)):
+        data, table = tables.find(name)
+        sources.append([source_identity(data), table])
+    public = [
+        public_digest(join, tables, question.table, wanted)
+        for join in question.joins
+        if join.name.lower() not in caps
+    ]
+    settings = plain_settings(_USUAL | given)
+    document = {
+        "kind": "query",
+        "asked": normal_form(question),
+        "settings": settings,
+        "sources": sources,
+        "public": public,
+    }
+    return document, document | {"settings": without_errors(settings)}
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """One aggregate: its share of the total, and what groups of some sizes would need."""
+
+    label: str
+    share: float
+    sizes: tuple[SizePlan, ...]
+
+
+@dataclass(frozen=True)
+class SqlPlan:
+    """The plan of a query; ``unit`` is ``epsilon`` or ``rho``."""
+
+    unit: str
+    total: float
+    shares: dict[str, float]
+    parts: tuple[PartPlan, ...]
+    groups: int | None
+    max_groups_per_user: int
+    assumed: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        return {
+            "unit": self.unit,
+            "total": self.total,
+            "shares": dict(self.shares),
+            "parts": [
+                {
+                    "of": part.label,
+                    "share": part.share,
+                    "sizes": [vars(size) for size in part.sizes],
+                }
+                for part in self.parts
+            ],
+            "groups": self.groups,
+            "max_groups_per_user": self.max_groups_per_user,
+            "max_groups_per_user_assumed": self.assumed,
+        }
+
+
+def _quantile_plan(size: int, job: QuantileJob) -> SizePlan:
+    """What an attempt at all ranks of a group of this size costs."""
+    cost = plan_attempt(job, job.ranks, size, 1 - job.confidence).cost
+    if cost * job.most_groups <= job.total:
+        return SizePlan(size, float(cost), None)
+    return SizePlan(size, float(cost) if cost <= job.total else None, int(job.total / cost))
+
+
+def plan_query(
+    question: Any, /, *, sizes: Sequence[int] = SIZES, **request: Unpack[SqlRequest]
+) -> SqlPlan:
+    """Plan a query: the share of every aggregate, and what groups of some sizes would need.
+
+    Caps that will be chosen privately are assumed: 10 groups per person and 10 rows per person and
+    group.
+    """
+    checked = check_query(question, request)
+    base = checked.base
+    known = base.most_known or 10**6
+    assumed = base.cap == AUTO
+    most = min(known, KEYS_CAP if assumed else known if base.cap is None else int(base.cap))
+    parts = []
+    for number, part in enumerate(checked.compiled.parts):
+        asked = checked.requests[number]
+        share: Fraction = asked.total
+        asked = asked.assumed()
+        if part.ranks:
+            capped = replace(asked, cap=most, keys=asked.keys or ("all",), chooses_rows=False)
+            attempt = checked.quantile(number, capped).job(capped, known, most)
+            planned = tuple(_quantile_plan(size, attempt) for size in sizes)
+        else:
+            job, whole = asked.job(known, most), asked.counting_total(most)
+            planned = tuple(size_plan(size, asked, job, whole) for size in sizes)
+        parts.append(PartPlan(part.label, float(share), planned))
+    return SqlPlan(
+        "epsilon" if base.delta is None else "rho",
+        float(base.total),
+        {name: float(cost) for name, cost in checked.shares().items()},
+        tuple(parts),
+        base.most_known,
+        most,
+        assumed,
+    )

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from expost.analytics.answer_files import AnswerTable, Measured
-from expost.analytics.count_result import certificate_of, plain_answer, told_cell
+from expost.analytics.count_result import (
+    ReleasedResult,
+    certificate_of,
+    charge_of_release,
+    plain_answer,
+    told_answers,
+)
 from expost.analytics.quantile_run import QuantileAnswer
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_parser import (
@@ -36,13 +42,14 @@ from expost.analytics.sql_released import (
 )
 from expost.analytics.sql_request import CheckedQuery
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict, persons_words
+from expost.privacy.guarantees import Guarantee
 from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
     "plain composition of the parts of a query, each a noise reduction per group in which a person "
     "is in at most m groups (docs/query.md, What it costs)"
 )
+_TOLD = ("share_of_dropped", "dropped_share", "max_groups_per_user")  # of a part
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class PartResult:
     spent: float
     share_of_dropped: float
     dropped_share: Mapping[str, Any] | None
+    max_groups_per_user: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part for JSON."""
@@ -64,14 +72,12 @@ class PartResult:
             "kind": self.kind,
             "answers": [plain_answer(answer) for answer in self.answers],
             "unanswered": [plain_answer(answer) for answer in self.unanswered],
-            "spent": self.spent,
-            "share_of_dropped": self.share_of_dropped,
-            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            **{name: getattr(self, name) for name in ("spent", *_TOLD)},
         }
 
 
 @dataclass(frozen=True)
-class QueryResult:
+class QueryResult(ReleasedResult):
     """What a query released: ``rows`` as the SELECT asks for them, ``parts`` as measured."""
 
     columns: tuple[str, ...]
@@ -97,16 +103,6 @@ class QueryResult:
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
     asked_before: bool = field(default=False, compare=False)
 
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
-
     def reached(self) -> list[list[bool]]:
         """Return for each row which of its columns reached the wanted error."""
         return [[row.reached[name] for name in self.columns] for row in self.rows]
@@ -128,7 +124,10 @@ class QueryResult:
         return AnswerTable(keys, groups, measures, "values", self.question.sql, self.certificate())
 
     def _measured(self, name: str, text: str) -> Measured:
-        """One column of numbers; NaN where nothing is known."""
+        """One column of numbers; NaN where nothing is known.
+
+        A number that is not answered and smaller than its error tells less than its interval.
+        """
         spans = [row.values[name] for row in self.rows]
         numbers = [span if isinstance(span, Span) else Span(*[math.nan] * 3) for span in spans]
         counted = {
@@ -136,11 +135,16 @@ class QueryResult:
             for index, aggregate in enumerate(self.question.aggregates)
             if aggregate.function in ("rows", "distinct")
         }
+        reached = [row.reached[name] for row in self.rows]
+        vague = [span.high - span.low > 2 * abs(span.value) for span in numbers]
         return Measured(
-            [span.value for span in numbers],
+            [
+                math.nan if unsure and not told else span.value
+                for span, unsure, told in zip(numbers, vague, reached, strict=True)
+            ],
             [span.low for span in numbers],
             [span.high for span in numbers],
-            [row.reached[name] for row in self.rows],
+            reached,
             name,
             text in counted,
         )
@@ -198,7 +202,7 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
 
     ``reached``, if it is there, says which column of a row missed its error.
     """
-    result, certificate = release["result"], release["certificate"]
+    result = release["result"]
     asked, known = result["question"], release.get("reached")
     known = known or [[record["answered"]] * len(result["columns"]) for record in result["rows"]]
     read: dict[str, Any] = {
@@ -209,24 +213,18 @@ def query_of_release(release: Mapping[str, Any]) -> QueryResult:
         JoinedTable(**join | {"on": tuple(map(tuple, join["on"]))}) for join in asked["joins"]
     )
     question = SqlQuestion(**asked | read)
-    same = (
-        *("spent", "remaining", "unit", "within", "plus_minus", "within_rank", "confidence"),
-        *("max_groups_per_user", "max_rows_per_user"),
-    )
+    same = ("within", "plus_minus", "within_rank", "confidence", "max_rows_per_user")
     return QueryResult(
         **{name: result[name] for name in same},
-        **{name: certificate[name] for name in ("source", "public", "simulated", "ledger")},
+        **charge_of_release(release),
         columns=tuple(result["columns"]),
         rows=tuple(
             _row_of(record, dict(zip(result["columns"], reached, strict=True)))
             for record, reached in zip(result["rows"], known, strict=True)
         ),
-        parts=tuple(_part_of(part) for part in certificate["parts"]),
+        parts=tuple(_part_of(part) for part in release["certificate"]["parts"]),
         question=question,
-        guarantee=guarantee_from_dict(result["guarantee"]),
         warnings=tuple(result["warnings"]),
-        charges=Charges.from_dict(certificate["charges"]),
-        outcome=certificate["index"],
     )
 
 
@@ -248,18 +246,10 @@ def _row_of(record: Mapping[str, Any], reached: Mapping[str, bool]) -> ReleasedR
 
 def _part_of(part: Mapping[str, Any]) -> PartResult:
     """A part from JSON."""
-    kind: type[Any] = QuantileAnswer if part["kind"] == "quantile" else Answer
-
-    def answers(name: str) -> tuple[Any, ...]:
-        return tuple(
-            kind(**{key: told_cell(value) for key, value in answer.items()})
-            for answer in part[name]
-        )
-
-    told = part["share_of_dropped"], part["dropped_share"]
-    return PartResult(
-        part["of"], part["kind"], answers("answers"), answers("unanswered"), part["spent"], *told
-    )
+    kind = QuantileAnswer if part["kind"] == "quantile" else Answer
+    answers, unanswered = (told_answers(part[name], kind) for name in ("answers", "unanswered"))
+    told = {name: part[name] for name in ("spent", *_TOLD)}
+    return PartResult(part["of"], part["kind"], answers, unanswered, **told)
 
 
 def released_rows(

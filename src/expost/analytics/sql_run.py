@@ -13,8 +13,9 @@ a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-proces
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
 for means, with the middle of the public bounds for v̄ (in ρ their squares), and what an attempt at
-all ranks costs for quantiles. Parts run from the smallest share on; what one does not use is for
-those after it.
+all ranks costs for quantiles. What the caps removed is estimated for all parts first. Then parts
+run from the smallest share on, those of which the caps removed too much before all others; what one
+does not use is for those after it.
 Tests: ``tests/analytics/test_sql_run.py``, ``tests/analytics/test_sql_law.py`` (the joint law by
 enumeration, mutants), ``tests/hostile/test_sql.py``.
 """
@@ -29,31 +30,38 @@ from typing import Any, Unpack
 
 from expost.analytics import cap_choice, contribution
 from expost.analytics import query as counting
-from expost.analytics.asked_before import KeptAnswer, ask_once, kept_answer, run_charged
-from expost.analytics.cell_counts import run_cells
+from expost.analytics.asked_before import KeptAnswer, ask_once, run_charged
 from expost.analytics.contribution import GroupValues
 from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.pricing import (
     AUTO,
     CheckedCount,
     CountPrice,
+    KeptPath,
     price_request,
     settled_at,
 )
+from expost.analytics.quantile_request import run_cells
 from expost.analytics.quantile_search import CellCounts
 from expost.analytics.quantiles import QuantileProgress, quantile_run_of
 from expost.analytics.query import Progress, open_account
+from expost.analytics.refinement import LEAST_PART
+from expost.analytics.request import AccountOptions
 from expost.analytics.shared_pairs import sizes_per_user
 from expost.analytics.sql_ibis import text_of_expression
-from expost.analytics.sql_identity import query_question
 from expost.analytics.sql_question import rank_of
-from expost.analytics.sql_request import CheckedQuery, SqlOptions, check_query, part_query
+from expost.analytics.sql_request import (
+    CheckedQuery,
+    SqlOptions,
+    check_query,
+    part_query,
+    query_question,
+)
 from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
+from expost.privacy.guarantees import PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
-
-_HOW = ("ledger", "budget", "analyst", "memo", "randomness", "simulation")
 
 PartValues = GroupValues | Mapping[str, CellCounts]
 """The private values of a part: those of groups, or the cells of quantiles."""
@@ -102,7 +110,8 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
     table_version : str, optional
         A name that you give to the present state of the private tables. With a ledger in a file,
         the same question on the same version returns the paid answer (``asked_before``), at no
-        charge. What public tables hold is part of the question.
+        charge; one with a smaller error continues the same noise and pays the difference (of
+        quantiles, and with ``delta``: all). What public tables hold is part of the question.
 
     Returns
     -------
@@ -117,24 +126,25 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         The budget cannot pay the worst case. Nothing was charged.
     """
     asked: dict[str, Any] = dict(options)
-    version = asked.pop("table_version", None)
-    account, source = open_account({name: asked.pop(name, None) for name in _HOW}, "expost query")
+    how = {name: asked.pop(name, None) for name in AccountOptions.__annotations__}
+    account, source = open_account(how, "expost query")
     text = question if isinstance(question, str) else text_of_expression(question, asked)
-
-    def look_up() -> KeptAnswer | None:
-        return kept_answer(account, version, lambda: query_question(text, asked))
 
     def ask(kept: KeptAnswer | None) -> QueryResult:
         checked = check_query(text, asked)
+        if kept is not None:
+            checked = kept.continued(checked)
         kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
-        priced, run = price_query(checked, kind), QueryRun(checked, source)
+        keep_path = kept is not None and checked.keeps_path
+        priced, run = price_query(checked, kind), QueryRun(checked, source, keep_path=keep_path)
         measure = partial(run_query, run, priced)
         result = run_charged(account, priced, measure, lambda: run.spent, kept)
         if kept is not None:
-            kept.keep(result, reached=result.reached())
+            kept.keep(result, run.kept_paths(), reached=result.reached())
         return result
 
-    return ask_once(look_up, query_of_release, ask)
+    question_of = partial(query_question, text, asked)
+    return ask_once(account, how["table_version"], question_of, query_of_release, ask)
 
 
 def price_query(checked: CheckedQuery, budget_kind: str | None = None) -> CountPrice:
@@ -161,8 +171,10 @@ def run_query(run: QueryRun, priced: CountPrice, evidence: Mapping[str, Any] | N
 class QueryRun:
     """A query whose worst case is reserved; ``spent`` is what has been bought, at any time."""
 
-    def __init__(self, checked: CheckedQuery, randomness: Randomness) -> None:
-        self.checked, self._randomness = checked, randomness
+    def __init__(
+        self, checked: CheckedQuery, randomness: Randomness, *, keep_path: bool = False
+    ) -> None:
+        self.checked, self._randomness, self._keep_path = checked, randomness, keep_path
         self.simulated = randomness.simulated
         self.side = Fraction(0)
         self.most: int | None = None
@@ -170,29 +182,51 @@ class QueryRun:
         self.rows: int | None = None
         self.groups: list[str] = []
         self.parts: dict[int, tuple[CheckedCount, Progress, PartResult]] = {}
-        self._running: Progress | None = None
-        self._done = Fraction(0)
+        self._progress: dict[int, Progress] = {}
 
     @property
     def spent(self) -> Fraction:
         """The charge so far."""
-        running = Fraction(0) if self._running is None else self._running.spent
-        return self.side + self._done + running
+        return self.side + sum((part.spent for part in self._progress.values()), Fraction(0))
+
+    def kept_paths(self) -> list[KeptPath | None]:
+        """Return what a later question can continue: a path per part; of quantiles the caps."""
+        if not self._keep_path:
+            return []
+        parts = [self.parts[number] for number in range(len(self.parts))]
+        return [
+            KeptPath(self.most, counting.caps_of(request.measure))
+            if isinstance(progress, QuantileProgress)
+            else progress.kept_path()
+            for request, progress, _ in parts
+        ]
 
     def measure(self) -> None:
         """Choose the caps, read the values once, find the groups, refine part after part."""
-        requests = self._capped()
-        values = self._values(requests)
+        requests, weights = self._capped(), self.checked.weights
+        values, order = self._values(requests), self.checked.order()
         left = self.checked.base.total - self.side
-        order, weights = self.checked.order(), self.checked.weights
+        for part in order:
+            total = left * weights[part] / sum(weights)
+            request = replace(requests[part], total=total, keys=tuple(self.groups))
+            requests[part] = self._prepared(part, request, values[part])
+        left = self.checked.base.total - self.spent
+        # What answers nothing spends next to nothing: first, so that the others have its share.
+        order.sort(key=lambda part: not self._is_hopeless(part, requests[part]))
+        free = {part: requests[part].total - self._progress[part].spent for part in order}
         for index, part in enumerate(order):
-            rest = sum((weights[other] for other in order[index:]), Fraction(0))
-            request = replace(
-                requests[part], total=left * weights[part] / rest, keys=tuple(self.groups)
-            )
-            self.parts[part] = self._refined(part, request, values[part])
-            left -= self.parts[part][1].spent
-            self._done, self._running = self._done + self.parts[part][1].spent, None
+            rest = sum((free[other] for other in order[index:]), Fraction(0))
+            progress = self._progress[part]
+            bought = progress.dropped_price = progress.spent
+            request = replace(requests[part], total=left * free[part] / rest + bought)
+            run = self._searched if isinstance(values[part], Mapping) else self._refined
+            self.parts[part] = request, progress, run(part, request, values[part])
+            left -= progress.spent - bought
+
+    def _is_hopeless(self, part: int, request: CheckedCount) -> bool:
+        """Whether the caps removed so much of a part, as released, that no group is answered."""
+        within, bias = request.wanted.within, (self._progress[part].dropped or {}).get("bias", 0.0)
+        return within is not None and within - bias < LEAST_PART * within
 
     def _capped(self) -> list[CheckedCount]:
         """The requests with their caps, given or chosen privately."""
@@ -234,7 +268,11 @@ class QueryRun:
                 requests[part] = requests[part].with_rows(cap)
         counted = [request.measure for request in requests if request.measure.kind != "users"]
         self.rows = max((measure.rows for measure in counted if measure.rows), default=None)
-        return [replace(request, cap=self.most, chooses_rows=False) for request in requests]
+        caps = [self.most if one.kept is None else one.kept.most for one in requests]
+        return [
+            replace(request, cap=cap, chooses_rows=False)
+            for request, cap in zip(requests, caps, strict=True)
+        ]
 
     def _values(self, requests: Sequence[CheckedCount]) -> list[PartValues]:
         """The private values of all parts, by one statement; finds private groups.
@@ -247,12 +285,16 @@ class QueryRun:
         if most is not None and base.most_known is not None and most >= base.most_known:
             most = None  # nobody is in more groups than there are
         parts, counted = self.checked.compiled.parts, self.checked.counted()
-        queries, cells = [], {}
+        queries: list[Any] = []
+        known: dict[int, PartValues] = {}  # cells, and what an earlier question kept
         for number, (request, part) in enumerate(zip(requests, parts, strict=True)):
+            if request.kept is not None and request.kept.values is not None:
+                known[number] = request.kept.values
+                continue
             limit = request.limit(self.most) if request.cost_of_dropped(self.most) else None
             written = part_query(request, part, most, salt, limit)
             if part.ranks:
-                cells[number] = run_cells(written)
+                known[number] = run_cells(written)
             else:
                 queries.append(written)
         if base.private:
@@ -265,64 +307,72 @@ class QueryRun:
             persons = totals.pop()
             passed = base.selection(self.most).select(persons.users, self._randomness)
             self.groups = [name for name, keep in zip(persons.groups, passed, strict=True) if keep]
-        values = dict(zip(counted, (value.on(self.groups) for value in totals), strict=True))
-        return [values.get(number) or cells[number] for number in range(len(parts))]
+        asked = (number for number in counted if number not in known)
+        known |= zip(asked, (value.on(self.groups) for value in totals), strict=True)
+        return [known[number] for number in range(len(parts))]
 
-    def _searched(
-        self, part: int, request: CheckedCount, cells: Mapping[str, CellCounts]
-    ) -> tuple[CheckedCount, Progress, PartResult]:
-        """Search for the quantiles of one part with its total."""
-        progress = QuantileProgress(most=self.most)
-        self._running = progress
-        job = self.checked.quantile(part, request).job(request, max(1, len(self.groups)), self.most)
-        run = quantile_run_of(job, request, self.groups, cells, self._randomness)
-        progress.run = run
-        run.run()
-        named = self.checked.compiled.parts[part]
-        answers, unanswered = (tuple(told) for told in run.answers(request.measure.grid))
-        spent = round_up(progress.spent)
-        result = PartResult(named.label, named.kind, answers, unanswered, spent, 0.0, None)
-        return request, progress, result
-
-    def _refined(
-        self, part: int, request: CheckedCount, values: PartValues
-    ) -> tuple[CheckedCount, Progress, PartResult]:
-        """Refine one part with its total; what it spends is known at any time."""
+    def _prepared(self, part: int, request: CheckedCount, values: PartValues) -> CheckedCount:
+        """Estimate what the caps removed from a part; look at it without them, if that is much."""
+        earlier, cap, base = request.kept, request.cap, self.checked.base
+        assert not isinstance(cap, str)
         if not isinstance(values, GroupValues):
-            return self._searched(part, request, values)
-        progress = self._running = Progress(most=self.most)
-        price = Fraction(0)
-        if values.kept:  # the caps were for all groups, also for those that were not found
-            limit = request.limit(self.most)
-            price = counting.share_of_removed(request, progress, values, limit, self._randomness)
-            progress.side += price
-            base = self.checked.base
-            if base.chooses_cap and not base.private and counting.gives_up(request, progress):
-                request = counting.with_all_groups(request, progress)
-                salt = contribution.new_salt(self._randomness)
-                query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
-                values = contribution.run_several_totals([query])[0].on(self.groups)
-                self.widest = progress.most
-        groups = list(self.groups)
-        progress.refinement = counting.refinement_of(
-            request, progress, groups, values, self._randomness
+            self._progress[part] = QuantileProgress(most=self.most)
+            return request
+        progress = self._progress[part] = Progress(most=cap, measure=request.measure, values=values)
+        if earlier is not None and cap != self.most:  # it was looked at without the cap
+            self.widest = cap
+        if not values.kept:
+            return request
+        # The caps were for all groups, also for those that were not found.
+        limit = request.limit(self.most) if earlier is None else earlier.limit
+        assert limit is not None
+        progress.limit = limit
+        progress.side += counting.share_of_removed(
+            request, progress, values, limit, self._randomness
         )
-        for answer in progress.refinement:
+        if base.chooses_cap and not base.private and counting.gives_up(request, progress):
+            request = counting.with_all_groups(request, progress)
+            salt = contribution.new_salt(self._randomness)
+            query = part_query(request, self.checked.compiled.parts[part], None, salt, None)
+            progress.values = contribution.run_several_totals([query])[0].on(self.groups)
+            self.widest = progress.most
+        return request
+
+    def _searched(self, part: int, request: CheckedCount, cells: Any) -> PartResult:
+        """Search for the quantiles of one part with its total."""
+        progress = self._progress[part]
+        assert isinstance(progress, QuantileProgress)
+        job = self.checked.quantile(part, request).job(request, max(1, len(self.groups)), self.most)
+        progress.run = quantile_run_of(job, request, self.groups, cells, self._randomness)
+        progress.run.run()
+        answers, unanswered = progress.run.answers(request.measure.grid)
+        return self._told(part, answers, unanswered, progress.spent)
+
+    def _refined(self, part: int, request: CheckedCount, _: Any) -> PartResult:
+        """Refine one part with its total; what it spends is known at any time."""
+        progress = self._progress[part]
+        assert progress.values is not None
+        refinement = progress.refinement = counting.refinement_of(
+            request,
+            progress,
+            list(self.groups),
+            progress.values,
+            self._randomness,
+            keep_path=self._keep_path,
+        )
+        for answer in refinement:
             progress.answers.append(counting.in_data_units(request, progress, answer))
-        named = self.checked.compiled.parts[part]
-        result = PartResult(
-            named.label,
-            named.kind,
-            tuple(progress.answers),
-            tuple(
-                counting.in_data_units(request, progress, answer)
-                for answer in progress.refinement.unanswered
-            ),
-            round_up(progress.spent),
-            round_up(price),
-            progress.dropped,
-        )
-        return request, progress, result
+        others = [counting.in_data_units(request, progress, one) for one in refinement.unanswered]
+        spent = progress.spent + request.paid_before
+        return self._told(part, progress.answers, others, spent)
+
+    def _told(
+        self, part: int, answers: Sequence[Any], unanswered: Sequence[Any], spent: Fraction
+    ) -> PartResult:
+        """What a part releases; its charge is that of all questions on its path."""
+        named, progress = self.checked.compiled.parts[part], self._progress[part]
+        told = tuple(answers), tuple(unanswered), round_up(spent), round_up(progress.side)
+        return PartResult(named.label, named.kind, *told, progress.dropped, progress.most)
 
 
 def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -> QueryResult:
@@ -331,6 +381,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
     base, question = checked.base, compiled.question
     outcome, spent = settled_at(run.spent, charges)
     parts = tuple(run.parts[part][2] for part in range(len(compiled.parts)))
+    paid = checked.paid_before
     return QueryResult(
         tuple(name for name, _ in question.columns),
         tuple(released_rows(checked, parts, run.groups)),
@@ -345,7 +396,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
         checked.confidence,
         run.widest or run.most,
         run.rows,
-        base.guarantee,
+        PureDP(round_up(base.total + paid)) if paid else base.guarantee,
         tuple(_warnings(run)),
         compiled.source,
         {
@@ -354,6 +405,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
             "public_tables": list(compiled.public),
             "private_tables": dict(compiled.joined_rows),
             "total": round_up(base.total),
+            **({"paid_before": float(paid)} if paid else {}),
             "noise": base.law,
             "shares": {name: round_up(cost) for name, cost in checked.shares().items()},
         },

@@ -7,8 +7,7 @@ gives a verdict at a stated confidence.
 ``empirical``        :func:`audit`: the runs, in this process or in several, and their verdict
 ``subjects``         what can be audited: a selection, a mechanism, a request, or ``MODULE:NAME``
 ``events``           how outputs are told apart, which events are tested, and the loss they show
-``clopper_pearson``  exact confidence bounds of a probability, and the number of runs needed
-``report``           :class:`AuditReport` and its parts, and the claims as numbers
+``report``           :class:`AuditReport`, claims as numbers, exact bounds of a probability
 ===================  =============================================================================
 
 Audits by computation, the oracle of the tests, are in ``tests/oracle``. The public names are
@@ -21,13 +20,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from expost.audit.clopper_pearson import runs_needed
     from expost.audit.empirical import audit
-    from expost.audit.report import AuditReport
+    from expost.audit.report import AuditReport, runs_needed
 
 __all__ = ["AuditReport", "audit", "runs_needed"]
 
-_HOMES = {"AuditReport": "report", "audit": "empirical", "runs_needed": "clopper_pearson"}
+_HOMES = {"AuditReport": "report", "audit": "empirical", "runs_needed": "report"}
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ from expost.audit.report import ApproxClaims, AuditReport, claimed_numbers
 from expost.audit.subjects import Claim, OutputKey, Selection, Subject, as_subject
 from expost.errors import ExpostError, InvalidInput
 from expost.execution.calls import Score
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import Number, count_of

@@ -32,11 +32,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Floats, Integers
-from expost.audit.clopper_pearson import Counts, clopper_pearson
-from expost.audit.report import ApproxClaims, JointFinding, OutcomeFinding, RenyiClaims
+from expost.audit.report import (
+    ApproxClaims,
+    Counts,
+    JointFinding,
+    OutcomeFinding,
+    RenyiClaims,
+    clopper_pearson,
+)
 from expost.audit.subjects import Observation, OutputKey
 from expost.errors import InvalidInput
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING
 
 Events = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
 """A function of the value, or named predicates; the predicates that hold form the label."""

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 from expost.errors import ExpostError, InvalidInput
 from expost.execution.calls import Raised, Score, call_or_failure
-from expost.mechanisms.protocol import FAILED, Call
+from expost.mechanisms import FAILED, Call
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
+from expost.selection.baselines import Doubling
 from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import Release
 from expost.selection.selector import Selector

@@ -11,7 +11,6 @@ Ledger
     ``operations``        check all of it, change limits, migrate, recover
     ``reservation_rows``  the table of reservations
     ``totals``            the table of totals, periods, alerts, and the writing of entries
-    ``replay``            totals and charges recomputed from the entries, for ``Ledger.verify``
     ``signing``           Ed25519 keys; signed heads and certificates
 
 Storage

@@ -438,7 +438,7 @@ class Ledger:
         self._store.write(lambda rows: change_limit(rows, terms, reason, name, analyst))
 
     def set_alert(self, share: Number | str, command: str, *, budget: str | None = None) -> None:
-        """Store a command that runs when a budget is used up to a share.
+        """Store a command that runs when a budget is used up to a share, for this user and file.
 
         Parameters
         ----------
@@ -450,7 +450,8 @@ class Ledger:
         budget : str, optional
             Name of the budget. It may be omitted if the ledger has only one.
         """
-        self._store.write(lambda rows: totals.set_alert(rows, budget, share, command))
+        alert = self._store.write(lambda rows: totals.set_alert(rows, budget, share, command))
+        totals.allow_command(alert, self._store.location.file)
 
     @property
     def path(self) -> Path | None:

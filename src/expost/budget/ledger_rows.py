@@ -20,7 +20,7 @@ from typing import Any
 from expost.budget.limits import Budget
 from expost.errors import ExpostError, InvalidInput, LedgerError
 from expost.files import canonical
-from expost.mechanisms.protocol import NOTHING
+from expost.mechanisms import NOTHING
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 

@@ -13,18 +13,19 @@ client (SQLite). A clock that is set forward renews early, and the entry shows i
 
 **Alerts.** A command is started when a reservation that is durable reaches a share of the limit, in
 the coordinate that is used most (for the rule "any" of Rényi budgets, least). It gets no data: only
-names and the share. Nobody waits for it, and its failure changes nothing. Whoever can write the
-ledger can choose the command, so it is started only if the ledger is a file that nobody but its
-owner (this user or root) can write, or if ``EXPOST_LEDGER_ALERTS=1`` is set.
+names and the share. Nobody waits for it, and its failure changes nothing. Whoever writes a ledger
+can choose the command, so a copy must not run it: it is started only for the user who set it, for
+the file at this path (a list in the user's folder of states says which), or if
+``EXPOST_LEDGER_ALERTS=1`` is set.
 
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_operations.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ from expost.budget.limits import (
     exact_amounts,
 )
 from expost.errors import InvalidInput, LedgerError
-from expost.files import canonical
+from expost.files import canonical, require_private
 from expost.rationals import Number
 
 NEVER = ""
@@ -465,12 +466,12 @@ def reached_alerts(rows: LedgerRows, budget: str, before: Filter, after: Filter)
 
 def start_alerts(alerts: list[Alert], file: Path | None) -> None:
     """Start the commands without waiting for them. Errors are ignored."""
-    if not alerts or not runs_commands(file):
-        return
     for alert in alerts:
+        if not may_run(alert, file):
+            continue
         told = {"EXPOST_ALERT_BUDGET": alert.budget, "EXPOST_ALERT_SHARE": alert.share}
         try:
-            subprocess.Popen(  # noqa: S602 - the command is from the owner of the file
+            subprocess.Popen(  # noqa: S602 - this user has set the command
                 alert.command,
                 shell=True,
                 stdin=subprocess.DEVNULL,
@@ -483,15 +484,40 @@ def start_alerts(alerts: list[Alert], file: Path | None) -> None:
             continue
 
 
-def runs_commands(file: Path | None) -> bool:
-    """Whether commands that are stored in this ledger may run on this machine."""
+def allow_command(alert: Alert, file: Path | None) -> None:
+    """Note that this user has set a command for this ledger; without a file, nothing is noted."""
+    if file is None or not alert.command or may_run(alert, file):
+        return
+    try:
+        known = _known_commands()
+        known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(known, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        with open(descriptor, "a", encoding="ascii") as stream:
+            stream.write(f"{_digest(alert, file)}\n")
+    except (OSError, RuntimeError):  # no home, or none that can be written: it does not run
+        return
+
+
+def may_run(alert: Alert, file: Path | None) -> bool:
+    """Whether a stored command may run: this user has set it for the ledger at this path."""
     if os.environ.get(ALLOW_VARIABLE) == "1":
         return True
     if file is None:
         return False
     try:
-        facts = file.stat()
-    except OSError:
+        known = _known_commands()
+        require_private(known, "alerts")
+        return _digest(alert, file) in known.read_text(encoding="ascii").split()
+    except (OSError, RuntimeError, ValueError):
         return False
-    shared = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return not shared and hasattr(os, "geteuid") and facts.st_uid in (0, os.geteuid())
+
+
+def _known_commands() -> Path:
+    """The list of the commands that this user has set."""
+    states = os.environ.get("XDG_STATE_HOME")
+    return (Path(states) if states else Path.home() / ".local" / "state") / "expost" / "alerts"
+
+
+def _digest(alert: Alert, file: Path) -> str:
+    parts = [os.path.realpath(file), alert.budget, alert.share, alert.command]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -34,7 +34,7 @@ from typing import Any, TypedDict, cast
 from expost.budget.signing import load_document
 from expost.errors import ExpostError, InvalidRelease
 from expost.files import canonical
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+from expost.mechanisms import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import (
     RELATIONS,
@@ -45,19 +45,18 @@ from expost.privacy.guarantees import (
 )
 from expost.rationals import charge_text, round_down
 from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
-from expost.selection.candidate import Candidate, never_run
-from expost.selection.doubling import Doubling
-from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
-from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
-from expost.selection.noise_reduction import NoiseReduction
-from expost.selection.random_dropping import RandomDropping
-from expost.selection.release import SCHEMA, Release, plain_json
-from expost.selection.repeat_and_select import (
+from expost.selection.baselines import (
+    Doubling,
     Poisson,
     RepeatAndSelect,
     RunCount,
     TruncatedNegativeBinomial,
 )
+from expost.selection.candidate import Candidate, never_run
+from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
+from expost.selection.noise_path import NoisePath, NoiseReduction, PathLevel, PathSearch
+from expost.selection.random_dropping import RandomDropping
+from expost.selection.release import SCHEMA, Release, plain_json
 from expost.selection.selector import Selector
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"

@@ -43,6 +43,7 @@ from expost.certificates.words import (
     score_words,
     side_words,
 )
+from expost.files import spreadsheet_cell
 from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
@@ -187,7 +188,7 @@ def answers_csv(release: Record) -> str:
         names = list(dict.fromkeys(name for row in result["rows"] for name in row))
         table.writerow(list(map(spreadsheet_cell, names)))
         for row in result["rows"]:
-            table.writerow([_cell(row.get(name)) for name in names])
+            table.writerow([spreadsheet_cell(row.get(name)) for name in names])
         return stream.getvalue()
     names = list(question["by"]) or ["group"]
     ranks = ["at"] if question.get("at") else []
@@ -200,17 +201,6 @@ def answers_csv(release: Record) -> str:
             numbers = [answer[name] for name in measured]
             table.writerow([*map(spreadsheet_cell, parts), *numbers, reached])
     return stream.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A number as it is, a text that is no formula, nothing for NULL."""
-    return spreadsheet_cell(value) if isinstance(value, str) else value
-
-
-def spreadsheet_cell(text: Any) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    written = str(text)
-    return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
 
 
 def meaning_of(epsilon: float, delta: float, *, ex_post: bool = False, unit: str = "person") -> str:

@@ -27,8 +27,9 @@ from typing import Any
 from expost._version import __version__
 from expost.budget.signing import SigningKey
 from expost.certificates.document import TUNING, Record, document_text
-from expost.certificates.officer_report import registry, report, spreadsheet_cell
+from expost.certificates.officer_report import registry, report
 from expost.errors import InvalidInput
+from expost.files import spreadsheet_cell
 
 CERTIFICATE_TYPE = "urn:expost:certificate:v1"
 ASSESSMENT_TYPE = "urn:expost:self-assessment:v1"

@@ -28,20 +28,25 @@ from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import (
-    ASKED_BEFORE,
+    earlier_words,
     render_answers,
     render_plan,
     render_result,
 )
 from expost.cli.describe import show_plan
 from expost.cli.output import (
+    Analyst,
+    BudgetName,
+    CertificateFile,
     Json,
+    LedgerName,
+    Plot,
+    Source,
     Verbose,
     note_error,
     notes,
     request_option,
     show,
-    shown_up,
     with_options,
 )
 from expost.errors import InvalidInput
@@ -86,15 +91,32 @@ def with_request_options(
     )
 
 
-def request_of_options(
-    options: dict[str, Any], sum_column: str | None, mean_column: str | None
-) -> dict[str, Any]:
-    """Return the request that options of the command line mean; reads the files of keys."""
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, with caps as numbers or words."""
     asked = {
         name: value
         for name, value in options.items()
         if value is not None and value is not False  # 0 is a value
     }
+    for name in _CAPS.keys() & asked.keys():
+        asked[name] = parse_cap(name, asked[name], *_CAPS[name])
+    return asked
+
+
+def opened_ledger(ledger: str | None, budget: str | None, analyst: str) -> Ledger | None:
+    """Open the ledger that is to be charged, if there is one."""
+    if ledger is None and (budget is not None or analyst):
+        raise InvalidInput(
+            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
+        )
+    return None if ledger is None else Ledger.open(ledger)
+
+
+def request_of_options(
+    options: dict[str, Any], sum_column: str | None, mean_column: str | None
+) -> dict[str, Any]:
+    """Return the request that options of the command line mean; reads the files of keys."""
+    asked = given_options(options)
     chosen = [
         name
         for name, given in (
@@ -109,12 +131,6 @@ def request_of_options(
     asked["kind"] = chosen[0] if chosen in (["sum"], ["mean"]) else "count"
     if asked["kind"] != "count":
         asked["column"] = sum_column or mean_column
-    for name, words in (
-        ("max_groups_per_user", ("auto", "none")),
-        ("max_rows_per_user", ("auto",)),
-    ):
-        if name in asked:
-            asked[name] = parse_cap(name, asked[name], *words)
     if "keys" in asked:
         asked["keys"] = read_keys(asked["keys"], asked.get("by", ()))
     if "prior" in asked:
@@ -141,26 +157,18 @@ TableVersion = Annotated[
 
 @with_request_options(required=("epsilon", "user"))
 def count_command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A CSV, TSV, JSON-lines or Parquet file, a folder or glob of them, a DuckDB or "
-            "SQLite file, or a connection URL (duckdb://, postgresql://, pyspark://)."
-        ),
-    ],
+    source: Source,
     sum_column: SumColumn = None,
     mean_column: MeanColumn = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what groups would cost; reads no data.")
     ] = False,
-    ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
-    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
+    ledger: LedgerName = None,
+    budget: BudgetName = None,
+    analyst: Analyst = "",
     out: Out = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a figure.")] = None,
+    certificate: CertificateFile = None,
+    plot: Plot = None,
     learn_facts: Annotated[
         float | None,
         typer.Option(
@@ -196,16 +204,13 @@ def count_command(
     if plan:
         _show_plan(request, plot, as_json)
         return
-    if ledger is None and (budget is not None or analyst):
-        raise InvalidInput(
-            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
-        )
+    opened = opened_ledger(ledger, budget, analyst)
     usual_rows = "max_rows_per_user" not in request and "one_row_per_user" not in request
     if request.get("count_rows") and usual_rows and not as_json:
         notes.print(_MANY_ROWS, highlight=False)
     run = _Run(out, _total(request["epsilon"], request.get("delta")))
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
-    request["ledger"] = None if ledger is None else Ledger.open(ledger)
+    request["ledger"] = opened
     request["table_version"] = table_version
     result = run.ask(source, request, as_json)
     rendered = partial(render_result, result=result, verbose=verbose)
@@ -222,14 +227,8 @@ def _finish(
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    if result.asked_before:
-        notes.print(ASKED_BEFORE)
-    elif paid := result.public.get("paid_before"):
-        notes.print(
-            f"Continues an earlier question, which paid ε = {shown_up(paid)}; only the difference "
-            "is charged now.",
-            highlight=False,
-        )
+    if told := earlier_words(result):
+        notes.print(told, highlight=False)
     if out is not None and not _streamed(out):
         result.save(out)
     if out is not None and failure is None:
@@ -363,7 +362,7 @@ class _Writer:
     def __init__(self, stream: TextIO, asked: Mapping[str, Any]) -> None:
         self._stream, self._query = stream, asked
         self._rows = csv.writer(stream)
-        self._rows.writerow(table_of_answers(self._query, ()).header)
+        self._rows.writerow(csv_cells(table_of_answers(self._query, ()).header))
 
     def write(self, answer: Answer, *, answered: bool) -> None:
         """Write one answer and flush it."""

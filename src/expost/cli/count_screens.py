@@ -28,14 +28,27 @@ from expost.rationals import charge_text
 
 Answers = CountResult | QueryResult | QuantileResult
 _SHOWN = 40
-ASKED_BEFORE = "Asked before: this is the answer that was paid for; nothing is charged now."
 NOTHING_FOUND = (
     "No group has enough persons to be found. A larger --epsilon or --delta finds smaller groups; "
     "a public list of groups (--keys FILE) needs no search."
 )
 _VAGUE = 0.5  # a share whose interval is wider says nothing
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
+_ASKED_BEFORE = "Asked before: this is the answer that was paid for; nothing is charged now."
 _SHARES = {"pairs": "(user, group) pairs", "rows": "the rows", "amount": "the amount"}
+
+
+def earlier_words(result: Answers) -> str | None:
+    """Return what an earlier question has paid for this one; None for nothing."""
+    if result.asked_before:
+        return _ASKED_BEFORE
+    if not (paid := result.public.get("paid_before")):
+        return None
+    drawn = isinstance(result, QueryResult) and result.within_rank is not None
+    return (
+        f"Continues an earlier question, which paid ε = {shown_up(paid)}; only the difference is "
+        f"charged now{', and quantiles in full: their draws are new' if drawn else ''}."
+    )
 
 
 def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:

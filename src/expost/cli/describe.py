@@ -16,8 +16,9 @@ from rich.text import Text
 
 from expost import plots
 from expost.certificates.document import person_words
-from expost.cli.output import Json, Verbose, notes, plural, show, shown_up, visible
+from expost.cli.output import Analyst, Json, Verbose, notes, plural, show, shown_up, visible
 from expost.errors import InvalidInput
+from expost.facts.column_facts import ColumnFacts
 from expost.facts.describe import (
     DELTA,
     QUANTILES,
@@ -28,7 +29,6 @@ from expost.facts.describe import (
     plan,
     words_of,
 )
-from expost.facts.mechanism import ColumnFacts
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ROUGH = 0.25  # share of the rows that a category needs to be found
@@ -59,7 +59,7 @@ def describe_command(
     ] = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
     budget: Annotated[str | None, typer.Option(help="The budget of the ledger to charge.")] = None,
-    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
+    analyst: Analyst = "",
     plot: Annotated[
         Path | None, typer.Option(help="Write a figure: a small histogram per column.")
     ] = None,

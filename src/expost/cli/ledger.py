@@ -57,6 +57,7 @@ from expost.cli.output import (
     visible,
 )
 from expost.errors import InvalidInput
+from expost.files import spreadsheet_cell
 
 BudgetKind = StrEnum("BudgetKind", ["pure", "approx", "zcdp", "renyi"])
 OrderRule = StrEnum("OrderRule", ["all", "any"])
@@ -264,7 +265,8 @@ def alert(
 ) -> None:
     """Run a command when a budget is used up to a share (settled and held together).
 
-    The command gets EXPOST_ALERT_BUDGET and EXPOST_ALERT_SHARE in its environment, and no data.
+    The command gets EXPOST_ALERT_BUDGET and EXPOST_ALERT_SHARE in its environment, and no data. It
+    runs in jobs of the user who set it, on this file: set it again after a ledger was moved.
     """
     ledger = Ledger.open(url)
     ledger.set_alert(at, command, budget=name)
@@ -481,5 +483,5 @@ def export(
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(Entry.__dataclass_fields__))
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: spreadsheet_cell(value) for name, value in row.items()} for row in rows)
     typer.echo(as_text(buffer.getvalue()), nl=False)

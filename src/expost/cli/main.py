@@ -35,9 +35,8 @@ from expost.cli.output import (
     show_error,
     visible,
 )
-from expost.cli.plan import plan_command
-from expost.cli.quantile import quantile_command
-from expost.cli.query_sql import query_command
+from expost.cli.plans import plan_command
+from expost.cli.questions import quantile_command, query_command
 from expost.cli.tour import tour_command
 from expost.cli.tune import tune_command
 from expost.errors import BudgetRefused, ExpostError

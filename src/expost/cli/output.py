@@ -54,6 +54,21 @@ Verbose = Annotated[
     bool, typer.Option("--verbose", help="Also show settings, method and intermediate numbers.")
 ]
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A CSV, TSV, JSON-lines or Parquet file, a folder or glob of them, a DuckDB or "
+        "SQLite file, or a connection URL (duckdb://, postgresql://, pyspark://)."
+    ),
+]
+LedgerName = Annotated[str | None, typer.Option(help="Charge this ledger.")]
+BudgetName = Annotated[str | None, typer.Option(help="Budget of the ledger.")]
+Analyst = Annotated[str, typer.Option(help="The analyst, for caps per analyst.")]
+CertificateFile = Annotated[
+    Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
+]
+Plot = Annotated[Path | None, typer.Option(help="Write a figure.")]
+
 _PLAIN = {"ε": "epsilon", "δ": "delta", "ρ": "rho", "α": "alpha", "≥": ">=", "≤": "<="}
 _PLAIN |= {"±": "+/-", "–": "-", "−": "-", "…": "...", "′": "'", "’": "'", "“": '"', "”": '"'}
 

@@ -57,7 +57,7 @@ def start_server(
     ] = 2,
     pricers: Annotated[
         int,
-        typer.Option(help="Processes that compute prices, per process that answers; 0: none."),
+        typer.Option(help="Processes that compute prices for all that answer; 0: none."),
     ] = 2,
     tick: Annotated[
         float, typer.Option(help="Results appear at multiples of this many seconds.")
@@ -85,11 +85,15 @@ def start_server(
     ] = False,
 ) -> None:
     """Hold the data and the budget, run the questions, and let only releases out."""
-    from expost.server.server_settings import ServerSettings
-    from expost.server.service import Service
-    from expost.server.serving import listen, listen_together, set_logging
+    from expost.execution.workers import forks_of
+    from expost.server.jobs import WARM
 
     os.umask(0o077)  # what the server and its workers write is for its owner only
+    forks_of(WARM)  # it takes seconds, also while this process imports
+    from expost.server.server_settings import ServerSettings
+    from expost.server.service import Service
+    from expost.server.serving import listen, set_logging
+
     log = {"quiet": quiet, "json_lines": json_log}
     set_logging(**log)
     settings = ServerSettings(
@@ -114,10 +118,7 @@ def start_server(
             highlight=False,
             soft_wrap=True,
         )
-    if processes == 1:
-        listen(settings, list(proxy or ()))
-    else:
-        listen_together(settings, list(proxy or ()), processes, log)
+    listen(settings, list(proxy or ()), processes, log)
 
 
 @app.command("backup")

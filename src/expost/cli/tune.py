@@ -35,6 +35,7 @@ from expost.budget.ledger import Ledger
 from expost.cli.describe import show_plan
 from expost.cli.output import (
     MISSED_BAR,
+    Analyst,
     Json,
     Verbose,
     notes,
@@ -45,10 +46,10 @@ from expost.cli.output import (
     visible,
     with_options,
 )
-from expost.cli.tune_output import announce, render
+from expost.cli.plans import announce, render
 from expost.errors import BudgetRefused, InvalidInput
-from expost.execution.dispatch import EXECUTORS
-from expost.tuning.example import EXAMPLE
+from expost.execution.workers import EXECUTORS
+from expost.tuning import EXAMPLE
 from expost.tuning.job import plan_job
 from expost.tuning.job import tune as tune_model
 from expost.tuning.plan.job_plan import JobPlan
@@ -358,7 +359,7 @@ def tune_command(
     ] = False,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
     budget: Annotated[str | None, typer.Option(help="The budget of the ledger to charge.")] = None,
-    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
+    analyst: Analyst = "",
     executor: Annotated[
         ExecutorName | None,
         typer.Option(

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from expost.errors import WorkersLost
-from expost.mechanisms.protocol import FAILED, Call
+from expost.mechanisms import FAILED, Call
 from expost.randomness.source import Randomness
 
 Score = Callable[[Any], Any]

@@ -34,8 +34,8 @@ from expost.execution.calls import (
     together_key,
 )
 from expost.execution.checkpoint import Checkpoint, Codec
-from expost.execution.dispatch import LOOK_AHEAD, Batches, Dispatcher, Executor
-from expost.mechanisms.protocol import FAILED, NOTHING, Call
+from expost.execution.workers import LOOK_AHEAD, Batches, Dispatcher, Executor
+from expost.mechanisms import FAILED, NOTHING, Call
 from expost.randomness.source import RunKey
 
 RunProgress = Callable[[int, int], None]

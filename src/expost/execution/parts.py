@@ -32,8 +32,7 @@ from functools import partial
 from typing import Any, cast
 
 from expost.execution.calls import PartsLost, Raised
-from expost.execution.dispatch import Task, here, lost_kind, resubmitted, unpacked, work
-from expost.execution.processes import Processes
+from expost.execution.workers import Processes, Task, here, lost_kind, resubmitted, unpacked, work
 from expost.randomness.source import SEED_BYTES, Randomness
 
 _IN_MEMORY = 2**27  # bytes of parts that stay in memory
@@ -226,7 +225,7 @@ class _Calls:
 
 
 def task_of(calls: Callable[[Any, Randomness], Any]) -> Task:
-    """Return a task for :func:`expost.execution.dispatch.work`; it draws nothing."""
+    """Return a task for :func:`expost.execution.workers.work`; it draws nothing."""
     return Task((calls,), (bytes(SEED_BYTES),), True, False, here())
 
 

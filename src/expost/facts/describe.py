@@ -16,8 +16,7 @@ from typing import Any
 from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput, InvalidRelease
-from expost.facts.facts_file import StatedFacts, job_toml
-from expost.facts.mechanism import (
+from expost.facts.column_facts import (
     CATEGORY,
     DAY,
     IDENTIFIER,
@@ -27,6 +26,8 @@ from expost.facts.mechanism import (
     ColumnFacts,
     Learned,
     Price,
+    StatedFacts,
+    job_toml,
     learn,
 )
 from expost.facts.readings import DAY_ZERO, TableCounts, table_counts

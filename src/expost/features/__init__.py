@@ -15,12 +15,10 @@ from a file                        :func:`features_from_dict`
 =================================  =================================================================
 """
 
-from expost.features.choice import Chain, features_from_dict
 from expost.features.columns import Columns, EncodedColumns
 from expost.features.feature_map import Features
-from expost.features.functions import Encoder, Function, RandomFourier
-from expost.features.pictures import OrientedGradients
-from expost.features.text import HashedText
+from expost.features.functions import Chain, Encoder, Function, RandomFourier, features_from_dict
+from expost.features.texts_and_pictures import HashedText, OrientedGradients
 
 __all__ = [
     "Chain",

@@ -31,7 +31,7 @@ from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
 from expost.execution.calls import call_or_failure
 from expost.features.feature_map import Cells, Features, is_real, number_block, whole_number
-from expost.features.text import HashedText
+from expost.features.texts_and_pictures import HashedText
 from expost.tables.cells import (
     Label,
     class_numbers,

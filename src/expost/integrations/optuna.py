@@ -27,7 +27,7 @@ from typing import Any
 
 from expost.errors import InvalidInput, import_extra
 from expost.execution.calls import Raised, call_or_failure
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release

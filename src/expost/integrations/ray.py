@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, import_extra
-from expost.execution.dispatch import OwnedExecutor
+from expost.execution.workers import OwnedExecutor
 from expost.rationals import count_of
 
 __all__ = ["RayExecutor"]

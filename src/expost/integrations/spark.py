@@ -16,8 +16,8 @@ from typing import Any
 
 from expost.errors import InvalidInput, import_extra
 from expost.execution.calls import PartsLost, Raised
-from expost.execution.dispatch import OwnedExecutor, count_try, work
 from expost.execution.parts import part_result, task_of
+from expost.execution.workers import OwnedExecutor, count_try, work
 from expost.rationals import count_of
 
 __all__ = ["SparkExecutor"]

@@ -238,7 +238,7 @@ def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness
     """Return many independent paths of noise at decreasing scales (levels × count), exact.
 
     The finest noise is drawn first; a coarser level keeps it or adds fresh noise, as
-    :func:`expost.mechanisms.discrete_noise.laplace_path` does for one path.
+    :func:`expost.mechanisms.laplace_path` does for one path.
     """
     path = np.empty((len(scales), count), dtype=np.int64)
     path[-1] = discrete_laplaces(scales[-1], count, randomness)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import ReleaseRule, Run
-from expost.mechanisms.discrete_noise import Query
+from expost.mechanisms import Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.coins import geometric

@@ -38,7 +38,7 @@ from expost.selection.attempts import (
     reach_of,
 )
 from expost.selection.drop_law import log_cell_masses, log_keep_probability
-from expost.selection.renyi.sharp_charges import SHIFT_GRID, known_ratios, least_epsilon, log_sum
+from expost.selection.renyi_charges import SHIFT_GRID, known_ratios, least_epsilon, log_sum
 
 _ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself
 _SHIFTS = (0.55, 0.7, 0.85, 1.0, 1.2)  # times ε(α)/γ

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.mechanisms.discrete_noise import Query
-from expost.mechanisms.protocol import Call
+from expost.mechanisms import Call, Query
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number, count_of, exact, exact_normal, round_up
 

@@ -10,7 +10,7 @@ Pricing and planning need its probabilities, where ``overhead`` and ``rates`` ar
 γh. Sums over k are split into cells of consecutive levels; the mass of a cell has a closed form,
 and the last cell is infinite. In each cell a function that falls with k is bounded above by its
 value at the first level, one that grows by its value at the last. For planning only:
-:func:`run_counts`, and :func:`repeats_for` (``theorem:goodness-guarantee``).
+:func:`run_counts`.
 
 Tests: ``tests/statistical/test_selectors.py`` (the draws against the enumerated law),
 ``tests/theorems/test_pure.py``, ``tests/theorems/test_renyi.py``, ``tests/theorems/test_plan.py``,
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import ceil, exp, expm1, log
+from math import ceil, expm1, log
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.guarantees import PureDP, RenyiDP
 from expost.randomness.coins import binomial_exp, geometric, subset
 from expost.randomness.source import Randomness
-from expost.rationals import Number, exact, exact_positive, round_down, round_up
+from expost.rationals import Number, exact, round_down, round_up
 from expost.selection.candidate import Candidate, CandidateGroup
 
 METHODS = ("sharp", "closed-form", "paper")
@@ -159,7 +159,7 @@ def shared_cell_edges(fastest: float, overhead: float) -> Floats:
     """Return cells that problems with equal rates and different overheads have in common.
 
     The end depends on the overhead only through a power of 64, so that bounds computed cell by
-    cell can be reused (:mod:`expost.selection.renyi.competitor_bounds`).
+    cell can be reused (:mod:`expost.selection.renyi_charges`).
     """
     octaves = max(1, ceil(log(fastest / overhead) / log(64.0))) if overhead < fastest else 1
     return cell_edges(2 * fastest, fastest * 64.0**-octaves, 1.1)
@@ -323,27 +323,3 @@ def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
             scaled = (values + 0.5 - centre) / math.sqrt(2 * spread)
             table[row] = [0.5 * math.erfc(-deviation) for deviation in scaled]
     return values, table
-
-
-def repeats_for(
-    success: Number,
-    failure: Number,
-    epsilon: Number,
-    overhead: Number,
-    drop_rate: Number | None = None,
-) -> int:
-    """Return the number of copies with which a good output is found with probability 1 − β."""
-    alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
-    if alpha >= 1 or beta >= 1:
-        raise InvalidInput(
-            "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
-        )
-    rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
-    # ln(2/β): half of β for a high drop level, half for no good run among the copies kept.
-    logarithm = log(2.0) - log(beta)
-    log_copies = (
-        float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
-    )
-    if log_copies < 600:
-        return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
-    return int(2 ** ceil(log_copies / log(2.0)))

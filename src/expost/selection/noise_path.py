@@ -1,4 +1,6 @@
-"""Any statistic of known sensitivity, followed by post-processing, searched from coarse to fine.
+"""Noise paths: a query, or any statistic of known sensitivity, looked at from coarse to fine.
+
+:class:`NoiseReduction` looks at one query with discrete noise at several levels.
 
 A :class:`NoisePath` is a vector statistic, its sensitivity, and a function that turns a noisy value
 of it into an output. :meth:`NoisePath.levels` makes one candidate per privacy level, and
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -33,16 +35,25 @@ import numpy as np
 
 from expost.arrays import Floats, Integers
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.engine import ReleaseRule, Run
+from expost.execution.calls import call_or_failure, settle_failure
+from expost.execution.engine import Outcome, ReleaseRule, Run
+from expost.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DiscreteNoise,
+    gaussian_path,
+    laplace_path,
+)
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.privacy.profiles import gaussian_mu, share_of_delta, stopped_delta
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.samplers import LARGEST_SCALE, laplace_paths
-from expost.randomness.source import SEED_BYTES, Randomness, RunKey
+from expost.randomness.source import SEED_BYTES, Randomness, RunKey, require_protection
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
 from expost.selection.candidate import Candidate, check_goal, check_noise_levels
 from expost.selection.held_out import GaussianCounts, HeldOut
+from expost.selection.release import Release
 from expost.selection.selector import Candidates, Draws, Selector
 
 _LAPLACE_BITS = 10
@@ -445,3 +456,138 @@ def path_levels(candidates: Candidates) -> list[PathLevel]:
             "give larger levels, or a delta for Gaussian noise",
         )
     return levels
+
+
+@dataclass(frozen=True)
+class NoiseReduction(Selector):
+    """Refine one noisy answer until its score reaches ``at_least``, and release that answer.
+
+    The candidates are the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under
+    ``DiscreteGaussian`` with increasing ρ.
+
+    Parameters
+    ----------
+    at_least : float, optional
+        The score that an answer must reach. Required by :meth:`select`; :meth:`refine` does not use
+        it.
+
+    Notes
+    -----
+    The noise of the levels is coupled (:mod:`expost.mechanisms`), so outcome i costs
+    ε_i (or ρ_i), and "nothing" costs the last. The score receives an ``Estimate``, which carries
+    its noise scale.
+
+    It is assumed that the query's sensitivity (ℓ1 for Laplace, ℓ2 for Gaussian) is as stated.
+    Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_paths.py``.
+    """
+
+    at_least: float | None = None
+    name: ClassVar[str] = "noise-reduction"
+
+    def __post_init__(self) -> None:
+        check_goal(self.at_least)
+
+    def refine(
+        self,
+        candidates: Candidates,
+        data: Any,
+        *,
+        randomness: Randomness | None = None,
+        simulation: bool = False,
+    ) -> Iterator[Release]:
+        """Yield the answers from coarse to fine, on demand.
+
+        Stop when an answer is good enough, and pay for that one only.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            The noise levels.
+        data : object
+            Passed to the query as is.
+        randomness : Randomness, optional
+            Source of the noise; by default the entropy of the operating system.
+        simulation : bool
+            True allows seeded randomness.
+
+        Yields
+        ------
+        Release
+            The answer of the next level, without a score, and its charge.
+        """
+        checked = self._check(candidates)
+        charges = self._price(checked)
+        source = require_protection(randomness, simulation=simulation)
+        for run in self._runs(checked, charges, self._draw(checked, source)):
+            value = settle_failure(call_or_failure(run.call, data, source), run.index, None)
+            yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
+
+    def _price(self, candidates: Candidates) -> Charges:
+        """Charge each level its own guarantee; "nothing" costs the last."""
+        _levels(candidates)
+        guarantees = [candidate.guarantee for candidate in candidates]
+        return Charges.from_list(guarantees, guarantees[-1])
+
+    def _theorem(self, candidates: Candidates) -> str:
+        """Return the name of the result for Laplace or Gaussian noise."""
+        if _levels(candidates)[0].law == "laplace":
+            return (
+                "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), "
+                "discrete form"
+            )
+        return "Brownian noise reduction (Whitehouse et al. 2022), discrete Gaussian increments"
+
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
+        """Draw one coupled noise path per dimension of the query."""
+        levels = _levels(candidates)
+        path = laplace_path if levels[0].law == "laplace" else gaussian_path
+        spreads = [level.spread for level in levels]
+        paths = [path(spreads, randomness) for _ in range(levels[0].query.dimension)]
+        return {
+            "noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]
+        }
+
+    def _runs(self, candidates: Candidates, charges: Charges, draws: Draws) -> Sequence[Run]:
+        """Return one run per level, from coarse to fine."""
+        return [
+            Run(index, _Level(level, tuple(Fraction(*ratio) for ratio in noise)))
+            for index, (level, noise) in enumerate(
+                zip(_levels(candidates), draws["noise"], strict=True)
+            )
+        ]
+
+    def _rule(self, candidates: Candidates) -> ReleaseRule:
+        """Release the first level that passes, or nothing."""
+        if self.at_least is None:
+            raise InvalidInput(
+                "at_least", None, "give the number that a score must reach, or use refine()"
+            )
+        return ReleaseRule.FIRST_PASS_OR_NOTHING
+
+
+@dataclass(frozen=True, repr=False)
+class _Level:
+    """The answer of one level with its part of the noise path; secret, so it has no repr."""
+
+    level: DiscreteNoise
+    noise: tuple[Fraction, ...]
+
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        return self.level.answer(data, self.noise)
+
+
+def _levels(candidates: Candidates) -> list[DiscreteNoise]:
+    """Return the candidates' mechanisms if they are one query at increasing ε (or ρ)."""
+    levels = [
+        candidate.mechanism
+        for candidate in candidates
+        if isinstance(candidate.mechanism, (DiscreteLaplace, DiscreteGaussian))
+    ]
+    if len(levels) < len(candidates) or len({type(level) for level in levels}) > 1:
+        raise InvalidCandidate(
+            "mechanism", "other mechanisms", "give only DiscreteLaplace, or only DiscreteGaussian"
+        )
+    if any(level.query != levels[0].query for level in levels):
+        raise InvalidCandidate("query", "several queries", "all levels must ask the same Query")
+    check_noise_levels(candidates)
+    return list(levels)

@@ -37,6 +37,7 @@ from expost.privacy.profiles import DEFAULT_ORDERS, GaussianProfile
 from expost.rationals import count_of, exact_positive
 from expost.selection.attempt_planner import GoalPlan, plan_goal
 from expost.selection.attempts import Ladder
+from expost.selection.baselines import TruncatedNegativeBinomial
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.drop_law import (
     RunCounts,
@@ -45,8 +46,7 @@ from expost.selection.drop_law import (
     run_counts,
 )
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.renyi.sharp_charges import price_by_profiles
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial
+from expost.selection.renyi_charges import price_by_profiles
 
 _SLACKS = np.concatenate([[0.0], np.geomspace(1e-3, 64.0, 240)])  # ℓ
 

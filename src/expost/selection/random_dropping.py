@@ -27,8 +27,8 @@ from expost.selection.drop_law import (
     pure_levels,
     pure_rates,
 )
-from expost.selection.renyi.sharp_charges import Problem
-from expost.selection.renyi.table import (
+from expost.selection.renyi_charges import Problem
+from expost.selection.renyi_table import (
     Rated,
     RenyiTable,
     check_weights,

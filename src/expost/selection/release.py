@@ -31,8 +31,7 @@ from expost._version import __version__
 from expost.errors import InvalidInput, InvalidRelease
 from expost.files import read_small
 from expost.html_tables import html_summary
-from expost.mechanisms.discrete_noise import DiscreteNoise, Query
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING, DiscreteNoise, Query
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 from expost.selection.candidate import Candidate, numbered_guarantees
 from expost.selection.held_out import GaussianCounts, HeldOut

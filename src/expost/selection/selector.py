@@ -25,8 +25,7 @@ from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.calls import OnFailure, Score
-from expost.execution.checkpoint import Codec, JsonCodec
-from expost.execution.dispatch import Executor, check_executor
+from expost.execution.checkpoint import Codec, JsonCodec, fingerprint, identity_of
 from expost.execution.engine import (
     Listeners,
     Outcome,
@@ -37,7 +36,7 @@ from expost.execution.engine import (
     SelectionState,
     execute,
 )
-from expost.execution.identity import fingerprint, identity_of
+from expost.execution.workers import Executor, check_executor
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import SEED_BYTES, Randomness, RunKey, require_protection
@@ -151,7 +150,7 @@ class Selector(ABC):
         checkpoint : path, optional
             File from which the same call, made again after a crash, finishes the same selection:
             the draws and the finished outputs are kept, and it is charged once. The call is
-            recognised by what :mod:`expost.execution.identity` lists.
+            recognised by what :mod:`expost.execution.checkpoint` lists.
         codec : Codec, optional
             How the checkpoint stores outputs; plain JSON by default. An output that it cannot
             store is a failure of its run; ``on_failure`` is told.
@@ -276,7 +275,7 @@ class Selector(ABC):
     ) -> str:
         """Return the salted fingerprint by which a checkpoint recognises its selection.
 
-        What it covers, and what it cannot see, is stated in :mod:`expost.execution.identity`.
+        What it covers, and what it cannot see, is stated in :mod:`expost.execution.checkpoint`.
         """
         public = [__version__, self.settings(), account.identity, source.simulated]
         described = [

@@ -104,6 +104,7 @@ async def _tell(request: Request, error: Any) -> Response:
     elif isinstance(error, HTTPException):
         words = "There is no such page." if status == 404 else "The server does not accept this."
     title = _TITLES.get(status, "This did not work")
+    field = field if status == 422 else None  # of a form
     return page(
         "error.html", person, status=status, title=title, words=words, field=field, valid=valid
     )

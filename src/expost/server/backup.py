@@ -33,7 +33,7 @@ from expost.budget.ledger_rows import LedgerRows
 from expost.budget.limits import Budget, Coordinates, float_below
 from expost.budget.signing import SigningKey, load_document, signature_problem
 from expost.budget.store import Store
-from expost.budget.totals import runs_commands, timestamp
+from expost.budget.totals import timestamp
 from expost.errors import InvalidInput, LedgerError
 from expost.files import canonical
 from expost.privacy.guarantees import Guarantee, RenyiDP
@@ -113,8 +113,7 @@ def restore(
     """Restore a backup into a new home, or a database without a server; return what was done.
 
     ``ledger`` is the newest ledger file, if it was saved; on PostgreSQL it is the one in place.
-    Without one, ``charged_since`` says what was charged after the backup. Commands of alerts are
-    kept if ``public`` has signed the backup, or if ``ledger`` may run them where it is.
+    Without one, ``charged_since`` says what was charged after the backup.
     """
     manifest = check_backup(folder, public)
     home, target = settings.home, _Target(settings)
@@ -134,25 +133,12 @@ def restore(
             charged_since = NOTHING_SINCE  # no budget had been opened
         elif charged_since not in (NOTHING_SINCE, UNKNOWN_SINCE):
             raise InvalidInput("charged-since", charged_since, _choices(manifest))
-        in_place = ledger is None and target.ledger is not None
-        if not (public is not None or in_place or runs_commands(ledger)):
-            _end_alerts(draft / LEDGER)
         report = _adjust(draft, manifest, None if newest is not None else charged_since)
         if settings.database is not None:
             target.fill(draft)
             for path in _files(draft):
                 path.unlink()
     return report
-
-
-def _end_alerts(path: Path) -> None:
-    """Remove the commands of a ledger that anybody may have written: the copy belongs to us."""
-    if not path.exists():  # no budget had been opened
-        return
-    ledger = Ledger.open(path)
-    for budget in ledger.budgets():
-        for alert in ledger.alerts(budget):
-            ledger.set_alert(alert.share, "", budget=budget)
 
 
 def _choices(manifest: Mapping[str, Any]) -> str:

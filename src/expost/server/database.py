@@ -54,11 +54,17 @@ Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
 
 
-SCHEMA = "0006"
+SCHEMA = "0007"
+_STEPS = Path(__file__).parent / "migrations"
 _OLD_SERVER = (
     "this server was set up by expost 0.2: finish its questions with that version, then move "
     "desk.db away (PostgreSQL: drop the tables desk_*) and add people and data sets again; budgets "
     "and charges stay in the ledger"
+)
+
+_UNRELEASED = (
+    "this server was set up by a version after expost 0.2 that was never released: make a new one; "
+    "budgets and charges stay in the ledger"
 )
 
 metadata = MetaData()
@@ -205,14 +211,6 @@ notices = Table(
     Column("tries", Integer, nullable=False),
     Column("sent", Boolean, nullable=False),
     Index("server_notices_due", "sent", "due"),
-)
-
-shared_prices = Table(
-    "server_prices",
-    metadata,
-    Column("key", String(64), primary_key=True),
-    Column("outcome", Text, nullable=False),
-    Column("created", Float, nullable=False, index=True),
 )
 
 attempts = Table(
@@ -374,7 +372,7 @@ def _schema_of(connection: sql.Connection) -> str | None:
         raise LedgerError(_OLD_SERVER)
     if schema_table.name in names:
         return str(connection.scalar(sql.select(schema_table.c.version_num)))
-    return "0003" if facts.name in names else None
+    return "" if facts.name in names else None
 
 
 def _migrate(connection: sql.Connection, version: str) -> None:
@@ -385,13 +383,11 @@ def _migrate(connection: sql.Connection, version: str) -> None:
         from alembic.script import ScriptDirectory
     except ImportError:
         raise MissingExtra("alembic", "server") from None
-    if version == "0003":  # which had no such table
-        schema_table.create(connection, checkfirst=True)
-        connection.execute(schema_table.delete())
-        connection.execute(schema_table.insert().values(version_num=version))
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_STEPS))
     steps = ScriptDirectory.from_config(config)
+    if version not in {step.revision for step in steps.walk_revisions()}:
+        raise LedgerError(_UNRELEASED)
     with EnvironmentContext(
         config, steps, fn=lambda revision, _: steps._upgrade_revs(SCHEMA, revision)
     ) as environment:

@@ -149,7 +149,7 @@ def check_url(url: str, field: str) -> str:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of one server process."""
+    """The settings of one server process; ``pool`` is where another one offers prices."""
 
     home: Path
     database: str | None = None
@@ -164,6 +164,7 @@ class ServerSettings:
     proxy_key: bytes | None = field(default=None, repr=False)
     lease: float = 30.0
     grace: float = 5.0
+    pool: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.tick <= 3600:

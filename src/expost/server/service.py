@@ -15,29 +15,36 @@ import json
 import math
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
+
 from expost.analytics.pricing import CountPrice
+from expost.budget.ledger import Ledger
 from expost.budget.ledger_rows import check_memo
 from expost.budget.limits import Budget
 from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
-from expost.files import canonical
+from expost.files import canonical, spreadsheet_cell
 from expost.privacy.charges import Charges
 from expost.server.administration import Administration
 from expost.server.database import ServerDatabase
+from expost.server.database import facts as stored_facts
 from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets, keep_secrets, public_facts
 from expost.server.jobs.error_questions import ERRORS, check_model, open_model, subgroups
 from expost.server.jobs.ledgers import Ledgers, nothing_of
-from expost.server.jobs.price_pool import PricePool
 from expost.server.jobs.prices import (
     PricedQuestion,
+    PricePool,
     price_asked,
+    price_pool,
     price_recorded,
     price_shown,
 )
@@ -48,7 +55,6 @@ from expost.server.people.accounts import ALLOWED, ANALYST, DAY, OWNER, People, 
 from expost.server.people.openid import OpenID
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, Denied, NotFound, OverBudget, Unavailable
-from expost.server.readiness import ready_problems
 from expost.server.server_settings import OutsideSettings, ServerSettings
 
 _LONGEST_KEY = 128
@@ -56,6 +62,13 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # a workbook cannot h
 _MANY_KEYS, _MOST_EXPORTED = 1000, 100_000
 _MOST_WAITING = 50  # questions of one person that wait for approval: owners get a mail for each
 _READY_SECONDS = 1.0
+LEAST_FREE = 64 * 2**20
+CHECK_SECONDS = 300.0  # how often the whole ledger is verified
+DISK, DATABASE, LEDGER = (
+    "the disk is full",
+    "the database cannot be written",
+    "the ledger is damaged or cannot be read",
+)
 
 
 def releases_table(views: Sequence[Mapping[str, Any]], form: str) -> bytes:
@@ -65,7 +78,7 @@ def releases_table(views: Sequence[Mapping[str, Any]], form: str) -> bytes:
     for view in views:
         charge = view["charge"] or {}
         amounts = [charge.get(name, "") for name in ("epsilon", "rho", "delta")]
-        cells = [release_report.spreadsheet_cell(view[name]) for name in names]
+        cells = [spreadsheet_cell(view[name]) for name in names]
         lines.append([*cells, *amounts])
     if form == "csv":
         stream = io.StringIO()
@@ -95,6 +108,47 @@ def _refused(refusal: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": states.REFUSED, "refusal": json.dumps(refusal), "published": now}
 
 
+def ready_problems(home: Path, store: ServerDatabase, pool: PricePool, ledger: str) -> list[str]:
+    """Return why a server cannot work; empty if it can.
+
+    The ledger is verified in a process of the pool, at most every five minutes.
+    """
+    problems = []
+    if shutil.disk_usage(home).free < LEAST_FREE:
+        problems.append(DISK)
+    try:
+        store.write(_touch)
+    except IntegrityError:
+        pass  # another process wrote the first row at the same time
+    except Exception:  # whatever the driver raises
+        problems.append(DATABASE)
+    period = int(time.time() // CHECK_SECONDS)
+    try:
+        if not pool.compute("readiness", ledger_is_sound, ledger, period):
+            problems.append(LEDGER)
+    except Unavailable:
+        pass  # it is too long to be verified here; GET /api/verify does
+    return problems
+
+
+def ledger_is_sound(url: str, period: int) -> bool:
+    """Verify a ledger, in a worker; ``period`` makes the result of another time another one."""
+    try:
+        return not Ledger.open(url).verify()
+    except LedgerError as error:
+        return "there is no ledger" in str(error)  # no budget was opened yet
+    except Exception:
+        return False
+
+
+def _touch(connection: Any) -> None:
+    """Write one row; processes that do so at once wait for each other."""
+    values = {"name": "ready", "value": str(int(time.time()))}
+    same = stored_facts.update().where(stored_facts.c.name == values["name"])
+    if not connection.execute(same.values(**values)).rowcount:
+        connection.execute(stored_facts.insert().values(**values))
+
+
 class Service(Administration):
     """A server."""
 
@@ -105,8 +159,7 @@ class Service(Administration):
         self._people = People(self.store)
         self.by_token = self._people.by_token
         self.outside = OutsideSettings.read(settings.home)
-        secrets_of_sources = self.outside.sources, self.outside.source_hosts
-        keep_secrets(*secrets_of_sources)
+        keep_secrets(self.outside.sources, self.outside.source_hosts)
         self.openid = OpenID(self.outside, self.store) if self.outside.oidc else None
         self.notices = Notices(self.outside, self.store, self._people)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
@@ -115,8 +168,7 @@ class Service(Administration):
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self._ledgers.require_reserved(self._queue.reserved(1))
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        begin = partial(keep_secrets, *secrets_of_sources)
-        self.prices = PricePool(settings.pricers, begin=begin, store=self.store)
+        self.prices = price_pool(settings, self.outside)
         self._ready: tuple[float, list[str]] = (-math.inf, [])
         self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
 
@@ -180,7 +232,7 @@ class Service(Administration):
         facts = self._open_to(person, str(asked.get("dataset")))
         self._check_release(person, facts, asked)
         terms = self._terms_of(facts["budget"])
-        priced = self.prices.compute(person.name, price_shown, facts, asked, terms, shared=True)
+        priced = self.prices.compute(person.name, price_shown, facts, asked, terms)
         question: dict[str, Any] = priced["question"]
         price: dict[str, Any] = priced["price"]
         shown = {name: value for name, value in question.items() if name != "keys"}
@@ -208,7 +260,6 @@ class Service(Administration):
             *numbers,
             repeats,
             attempts,
-            shared=True,
         )
         return planned
 

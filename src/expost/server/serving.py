@@ -1,33 +1,103 @@
-"""Listening: one process, or several that share a socket and are started again when they die.
+"""Listening: processes that share a socket, and are started again when they die.
 
-Tests: ``tests/server/test_start.py``, ``tests/server/test_workers.py``.
+The first process answers nobody: it has the pool of prices, and starts the others as forks of a
+process that is warm (:mod:`expost.server.jobs.warm`), which listen when they can work.
+
+Connections that send nothing end: the head of a call has a deadline, their number a limit. One that
+waits too long for its head is closed, and when there are more connections than the process may have
+files, the one that has waited longest.
+
+Tests: ``tests/server/test_start.py``, ``tests/server/test_workers.py``,
+``tests/server/test_connections.py``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, ClassVar
 
 from expost.errors import MissingExtra
-from expost.server.api.connections import LimitedConnection, most_connections
+from expost.execution.workers import forks_of
 from expost.server.app import create_app
-from expost.server.server_settings import ServerSettings
+from expost.server.jobs import WARM
+from expost.server.jobs.prices import PoolOffer, price_pool
+from expost.server.server_settings import OutsideSettings, ServerSettings
 
 try:
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError:
     raise MissingExtra("uvicorn", "server") from None
 
+HEAD_SECONDS = 10.0
+_OTHER_FILES = 256  # databases, sources, pipes
+_MOST = 10_000
 _PAUSE = 1.0  # seconds before a process that died is started again
 _LONGEST_END = 12.0
+
+
+def most_connections() -> int:
+    """Return how many connections this process may have; raises its limit of files if it can."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return _MOST
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST + _OTHER_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(64, allowed - _OTHER_FILES)
+
+
+class LimitedConnection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """A connection of the server that must say what it wants soon."""
+
+    most = _MOST
+    head_seconds = HEAD_SECONDS
+    _waiting: ClassVar[dict[LimitedConnection, None]] = {}  # oldest first
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait; end the connection that has waited longest if there are too many."""
+        self._deadline: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) > self.most:
+            next(iter(self._waiting)).transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what has arrived; it may be the rest of a head."""
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        """Give the head of the next call its deadline, which more bytes do not move."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.head_seconds, self.transport.close)
+            self._waiting[self] = None
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._waiting.pop(self, None)
 
 
 class JsonLines(logging.Formatter):
@@ -73,30 +143,26 @@ def server_tracer() -> Any:
     return provider.get_tracer("expost.server")
 
 
-def listen(settings: ServerSettings, proxies: list[str]) -> None:
-    """Serve in this process until it is told to end."""
-    LimitedConnection.most = most_connections()
-    app = create_app(settings, tracer=server_tracer())
-    app.state.service.prices.warm()
-    uvicorn.run(app, **_options(settings, proxies))
-
-
-def listen_together(
+def listen(
     settings: ServerSettings, proxies: list[str], processes: int, log: dict[str, bool]
 ) -> None:
-    """Serve in several processes until this one is told to end."""
-    context = multiprocessing.get_context("spawn")
+    """Serve in so many processes until this one is told to end."""
+    context = forks_of(WARM)
     shared = uvicorn.Config("", **_options(settings, proxies)).bind_socket()
     alive, mine = context.Pipe(duplex=False)  # children see its end when this process dies
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
+    pool = price_pool(settings, OutsideSettings.read(settings.home))
+    offer = PoolOffer(pool)
+    settings = replace(settings, pool=offer.address if settings.pricers else None)
 
     def begin() -> Any:
         child = context.Process(target=_listen_beside, args=(settings, proxies, shared, alive, log))
         child.start()
         return child
 
+    pool.warm()
     children = [begin() for _ in range(processes)]
     while not ending.is_set():
         wait([child.sentinel for child in children], timeout=0.2)
@@ -104,6 +170,8 @@ def listen_together(
             if not child.is_alive() and not ending.wait(_PAUSE):
                 children[position] = begin()
     _end(children)
+    offer.close()
+    pool.close()
     mine.close()
 
 
@@ -127,16 +195,15 @@ def _listen_beside(
     LimitedConnection.most = most_connections()
     threading.Thread(target=_follow, args=(alive,), daemon=True).start()
     app = create_app(settings, tracer=server_tracer())
-    app.state.service.prices.warm()
     uvicorn.Server(uvicorn.Config(app, **_options(settings, proxies))).run(sockets=[shared])
 
 
 def _follow(alive: Any, end: Callable[[int, int], None] = os.kill) -> None:
-    """End this process when the one that started it is gone."""
+    """End this process when the one that started it was killed; a new one needs its port."""
     try:
         alive.recv_bytes()
     except (EOFError, OSError):
-        end(os.getpid(), signal.SIGTERM)
+        end(os.getpid(), signal.SIGKILL)
 
 
 def _options(settings: ServerSettings, proxies: list[str]) -> dict[str, Any]:

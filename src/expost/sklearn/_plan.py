@@ -27,7 +27,7 @@ from expost.features.columns import TableSchema
 from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.sklearn._linear_model import DPLinearModel, recipe_of
+from expost.sklearn._estimators import DPLinearModel, recipe_of
 from expost.sklearn._rows import (
     before_last_step,
     check_fit,
@@ -45,9 +45,8 @@ from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.plan.strategies import order_for, plan_strategies, weaknesses_of
 from expost.tuning.request.metrics import LABELS, PROBABILITIES, Metric, PublicFunction
 from expost.tuning.request.settings import GoalSettings, Setting, Settings
+from expost.tuning.rows.job_columns import PersonRows, features_for, given_persons, person_codes
 from expost.tuning.rows.job_rows import JobRows, split_persons, split_places, with_empty_places
-from expost.tuning.rows.persons import PersonRows, given_persons, person_codes
-from expost.tuning.rows.table_schema import features_for
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import Finish
 

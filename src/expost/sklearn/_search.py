@@ -30,7 +30,7 @@ from expost.certificates.document import document_text
 from expost.errors import InvalidInput, InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
-from expost.sklearn._linear_model import DPLinearModel, randomness_of
+from expost.sklearn._estimators import DPLinearModel, randomness_of
 from expost.sklearn._plan import FittedEstimator, SearchPlan, estimator_of, persons_of
 from expost.sklearn._rows import (
     inside_selection,

@@ -20,7 +20,7 @@ from expost.budget.charging import open_ledger
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import count_of
-from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._estimators import DPLinearModel
 from expost.sklearn._rows import check_bounds, last_step, setting
 from expost.tuning.request.defaults import fill_goal
 from expost.tuning.request.metrics import (

@@ -49,9 +49,9 @@ from expost.tables.file_rows import (
     read_header,
     read_json_lines,
     read_lines,
+    read_natively,
     tame_scanner,
 )
-from expost.tables.native_parquet import read_natively
 from expost.tables.typed_columns import ibis_module
 
 
@@ -142,7 +142,7 @@ def open_source(
 
     ``beside``: an opened table of files, in whose engine files are read: both can be joined.
     ``natively``: queries run by :func:`typed_columns.fetch` only, so that DuckDB may read Parquet
-    files itself (:mod:`expost.tables.native_parquet`).
+    files itself (:mod:`expost.tables.file_rows`).
     """
     text = str(source)
     if "://" in text:

@@ -34,7 +34,7 @@ from uuid import uuid4
 import numpy as np
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.tables.native_parquet import reads_with_arrow
+from expost.tables.file_rows import reads_with_arrow
 
 SEPARATOR = "\x1f"  # between the names of several grouping columns
 _LARGEST, _LEAST = "1e300", "1e-300"  # what is larger counts as infinite, what is smaller as 0

@@ -21,7 +21,7 @@ and the number of threads or machines. The conversion of the sum to floating poi
 most 2^{−53} of itself per coordinate; the sensitivity contains this for 2^{30} rows in each of two
 neighbouring data sets. Exponentials use only + − × ÷, so a row's residual is the same on every
 machine. Rows of one person have shares that add up to 1, and each moves the sum by at most its
-share of c, so together they move it by at most c (:mod:`expost.tuning.rows.persons`).
+share of c, so together they move it by at most c (:mod:`expost.tuning.rows.job_columns`).
 
 **The rule** has no learning rate to choose. With noise of standard deviation τ_t per coordinate of
 the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose time T_t grows as the

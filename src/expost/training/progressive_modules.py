@@ -10,7 +10,7 @@ a row has a fixed position in one of them, so the rounding of one row's gradient
 row. Positions are those of a public number of places: rows that do not count are zeros there. So
 the relation is zero-out; with a secret number of rows, positions would not be fixed. Where places
 are persons, each has as many positions as rows may count, and a row counts with its share
-(:mod:`expost.tuning.rows.persons`).
+(:mod:`expost.tuning.rows.job_columns`).
 
 Where a module draws random numbers (dropout), each row has draws of its own in each step, from the
 secret key. They are independent of the rows and have the same law whatever the rows are, also where

@@ -8,7 +8,7 @@ off-diagonal entries times √2, so that the ℓ2 norm of the vector is the Frob
 The ℓ2 sensitivity is B² + 1 in real numbers. In floating point a row's contributions are rounded to
 whole multiples of a step and summed as integers, which is exact in any order; rounding moves the
 vector of one row by at most √d·step/2, which is added. Of a person at most ``together`` rows count,
-with shares that add up to 1 (:mod:`expost.tuning.rows.persons`).
+with shares that add up to 1 (:mod:`expost.tuning.rows.job_columns`).
 
 :meth:`SecondMoments.solve` is post-processing: ridge regression without the negative eigenvalues
 of the noisy matrix (:func:`solve_noisy`).

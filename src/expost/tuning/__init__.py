@@ -11,16 +11,19 @@ Training needs the extra ``[torch]``.
 ``runs``     The requests: trainings that stop when they pass, and attempts over DP-SGD.
 ``model``    Scores; :class:`Model` and its file; :class:`Tuned`, the result and its certificate;
              :func:`expost.subgroup_errors`, a model's errors in public subgroups.
-``example``  :data:`EXAMPLE`: a commented TOML file.
 ===========  ====================================================================================
 """
 
-from expost.tuning.example import EXAMPLE
+from pathlib import Path
+
 from expost.tuning.job import plan_job, tune
 from expost.tuning.model.released_model import Model, load_model
 from expost.tuning.model.tuned import Tuned
 from expost.tuning.request.defaults import default_job
 from expost.tuning.request.settings import read_settings
+
+EXAMPLE = (Path(__file__).parent / "example.toml").read_text(encoding="utf-8")
+"""The commented job of ``expost tune --init``; ``examples/digits.toml`` is the same text."""
 
 __all__ = [
     "EXAMPLE",

@@ -27,8 +27,8 @@ from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.execution.calls import OnFailure
-from expost.execution.dispatch import Executor, start_executor
-from expost.execution.identity import identity_of
+from expost.execution.checkpoint import identity_of
+from expost.execution.workers import Executor, start_executor
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release

@@ -25,7 +25,7 @@ from fastapi import Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from expost.server.jobs.price_pool import client_left
+from expost.server.jobs.prices import client_left
 from expost.server.people.accounts import Person
 from expost.server.people.signin import COOKIE, SESSION_SECONDS
 from expost.server.problems import Denied, NotSignedIn

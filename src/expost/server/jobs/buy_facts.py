@@ -13,8 +13,8 @@ from typing import Any
 from expost.budget.charging import Account
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
+from expost.facts.column_facts import StatedFacts, stated_facts, with_facts
 from expost.facts.describe import DELTA, describe
-from expost.facts.facts_file import StatedFacts, stated_facts, with_facts
 from expost.randomness.source import Randomness
 from expost.server.jobs.datasets import source_with_secrets
 from expost.tuning.request.bought_facts import learn_missing

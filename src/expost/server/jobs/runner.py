@@ -346,7 +346,7 @@ class Runner:
 def make_pool(workers: str) -> AbstractContextManager[Any]:
     """Return the executor that trains models, as a context manager."""
     if workers == "processes":
-        from expost.execution.processes import Processes
+        from expost.execution.workers import Processes
 
         return Processes()
     if workers == "ray":

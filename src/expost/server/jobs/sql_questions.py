@@ -23,9 +23,8 @@ from expost.analytics.sql_parser import (
     refused,
     sqlglot_module,
 )
-from expost.analytics.sql_plan import plan_query
 from expost.analytics.sql_question import where_lists
-from expost.analytics.sql_request import CheckedQuery, check_query
+from expost.analytics.sql_request import CheckedQuery, check_query, plan_query
 from expost.analytics.sql_tables import bare_name
 from expost.errors import ExpostError, InvalidInput
 from expost.server.jobs.datasets import require_distinct, source_with_secrets, table_columns

@@ -17,7 +17,7 @@ from typing import Any
 from expost.budget.limits import Budget
 from expost.certificates.document import composed, worst_in_turn
 from expost.errors import InvalidInput
-from expost.features.choice import function_names
+from expost.features.functions import function_names
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.selection.plan import plan_levels

@@ -113,7 +113,9 @@ def used(value: Any) -> bool:
 
 
 def plain_text(value: Any) -> str:
-    """Return a number, a text or a list of them, without needless digits."""
+    """Return a number, a text, or a list or a table of them, without needless digits."""
+    if isinstance(value, Mapping):  # bounds of columns
+        return "; ".join(f"{name}: {plain_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(plain_text(part) for part in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

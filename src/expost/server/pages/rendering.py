@@ -132,6 +132,12 @@ def checked_person(me: Me, form: Form) -> Person:
 Sender = Annotated[Person, Depends(checked_person)]
 
 
+def compile_templates() -> None:
+    """Compile all templates, before the first call."""
+    for name in _TEMPLATES.list_templates():
+        _TEMPLATES.get_template(name)
+
+
 def page(template: str, person: Person | None, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Return a page; ``may`` says in templates whether the person may do something."""
 

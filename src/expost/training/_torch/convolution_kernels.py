@@ -26,7 +26,8 @@ import triton
 import triton.language as tl
 
 Shape = Sequence[int]
-_PIXELS, _TERMS, _WARPS = 128, 16, 4  # of a tile of a convolution
+_WARPS = 4  # of a tile of a convolution
+_TERMS = 16  # of a tile, where a channel is read at one place of the kernel after the other
 _LINE = 1024  # numbers of a channel that are read at once
 
 
@@ -50,15 +51,18 @@ def convolve(
     )
     out = torch.empty(models, examples, outputs, high, wide, dtype=x.dtype, device=x.device)
     rows, positions = _block(outputs), high * wide
-    grid = (triton.cdiv(examples * positions, _PIXELS), models, triton.cdiv(outputs, rows))
     by_places = channels >= _TERMS
+    # few terms: one product makes them all
+    few = not by_places and channels * kh * kw <= 32
+    pixels, terms = (256, 32) if few else (128, _TERMS)
+    grid = (triton.cdiv(examples * positions, pixels), models, triton.cdiv(outputs, rows))
     order = (0, 3, 4, 1, 2) if by_places else (0, 1, 2, 3, 4)
     _convolve[grid](
         x, weight.permute(*order).contiguous(), weight if bias is None else bias, out,
         examples, 0 if bias is None else bias.stride(0),
         channels, height, width, outputs, wide, positions, kh, kw, *stride, *padding,
         BIASED=bias is not None, BY_PLACES=by_places, WIDE=_wide(x, out),
-        ROWS=rows, TERMS=_TERMS, PIXELS=_PIXELS, PRECISION=_precision(),
+        ROWS=rows, TERMS=terms, PIXELS=pixels, PRECISION=_precision(),
         num_warps=_WARPS, num_stages=1,
     )  # fmt: skip
     return out

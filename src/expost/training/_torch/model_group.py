@@ -9,14 +9,15 @@ sample. The clipped sums of a step are in :mod:`expost.training._torch.clipped_s
 
 A coordinate of the noise that float64 does not decide (:mod:`expost.training.exact_noise`) needs
 the host. On a CPU that is done at once. On CUDA, the number of the first such step is noted and
-looked at when the stretch is done. Then the stretch is repeated up to that step, the step is made
-with the host, and the stretch goes on. Numbers are functions of the step, so they are the same.
+looked at after some steps. Then these are repeated up to that step, the step is made with the host,
+and the stretch goes on. Numbers are functions of the step, so they are the same.
 
 Tests: ``tests/training/test_clipping.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,6 +181,15 @@ class ModelGroup:
         expected = 8 * active * (self.rate * self.sums.rows * 2 + 64)
         return int(max(1, min(left, _STRETCH, _SAMPLE_BYTES // expected)))
 
+    def _steps_of_a_look(self, active: int) -> int:
+        """Return after how many steps to look whether one of them needed the host.
+
+        About one number in 2^30 needs it, and the steps since the last look are then repeated. So n
+        numbers per step repeat n·L/2^31 steps for each step made, and looking costs about an eighth
+        of a step: the sum is least at L = 2^14 / √n.
+        """
+        return max(1, int(2**14 / math.sqrt(active * self.parameters.shape[1])))
+
     def _move_on(self, recorder: Recorder, active: int, done: int, stretch: int) -> None:
         """Make ``stretch`` steps after ``done``."""
         rows, counts = self.source.poisson_samples(
@@ -202,8 +212,10 @@ class ModelGroup:
                 self._step(rows[step, :, :size], counts[step], active)
             self.exact = before
 
+        look = stretch if self.exact else self._steps_of_a_look(active)
         while finished < stretch:
-            finished = self._advance(record, with_host, done, finished, stretch)
+            last = min(stretch, finished + look)
+            finished = self._advance(record, with_host, done, finished, last)
 
     def _advance(
         self,

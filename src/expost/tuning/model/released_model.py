@@ -33,16 +33,16 @@ import numpy as np
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
 from expost.features import Features, features_from_dict
-from expost.features.choice import function_names
 from expost.features.columns import TableSchema
+from expost.features.functions import function_names
 from expost.tables.cells import Label
 from expost.training.configuration import OWN
 from expost.training.lattice_rows import ROW_BITS, CompactRows, rounded_rows
 from expost.tuning.request.factories import FeatureFunction, factory_of, takes
 from expost.tuning.request.settings import Settings
 from expost.tuning.request.tune_request import LINEAR
+from expost.tuning.rows.job_columns import features_for
 from expost.tuning.rows.job_tables import cells_for
-from expost.tuning.rows.table_schema import features_for
 
 PART = 512
 """Number of rows of which a torch module computes the outputs together."""

@@ -53,7 +53,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.mechanisms.discrete_noise import (
+from expost.mechanisms import (
     DiscreteGaussian,
     DiscreteLaplace,
     DiscreteNoise,
@@ -246,8 +246,8 @@ class Score:
 
     ``rho`` or ``epsilon``: of its noise, Gaussian or Laplace; exact without both. ``replaced``: a
     neighbour has another row at the same place, which moves the sum by up to the whole range.
-    ``shares``: a person's rows have shares that add up to this (:mod:`expost.tuning.rows.persons`);
-    1 if a person is a row.
+    ``shares``: a person's rows have shares that add up to this
+    (:mod:`expost.tuning.rows.job_columns`); 1 if a person is a row.
     """
 
     goal: GoalSettings

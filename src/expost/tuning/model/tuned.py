@@ -18,7 +18,7 @@ from expost.certificates.document import composed, document_text, tuning_documen
 from expost.certificates.words import advice_words, certificate_words, title_of
 from expost.features import Features
 from expost.html_tables import html_summary
-from expost.mechanisms.protocol import FAILED, NOTHING
+from expost.mechanisms import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release, grid_of

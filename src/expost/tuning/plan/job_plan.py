@@ -25,11 +25,11 @@ from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.rationals import charge_text, exact_positive
 from expost.selection.attempt_planner import plan_attempts
 from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, level_of, reach_of
+from expost.selection.baselines import TruncatedNegativeBinomial
 from expost.selection.candidate import Candidate
 from expost.selection.drop_law import run_counts
 from expost.selection.plan import plan_levels
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.tuning.model.scoring import Margins
 from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.request.settings import Settings

@@ -27,7 +27,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.dispatch import check_executor, here, tasks_of
+from expost.execution.workers import check_executor, here, tasks_of
 from expost.features.columns import Column
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness

@@ -38,8 +38,8 @@ from expost.randomness.source import Randomness
 from expost.tuning.request.defaults import NeededFacts, missing_facts
 from expost.tuning.request.settings import DataSettings, Settings, read_settings
 from expost.tuning.request.tune_request import MAX_EPSILON, TuneRequest
+from expost.tuning.rows.job_columns import person_codes
 from expost.tuning.rows.job_tables import Table, can_stream, given_table, read_head, read_source
-from expost.tuning.rows.persons import person_codes
 
 FILE = "facts.json"
 """The facts of a job, in its folder."""

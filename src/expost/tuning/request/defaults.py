@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from expost.errors import InvalidInput
-from expost.facts.facts_file import toml_key, toml_value
+from expost.facts.column_facts import toml_key, toml_value
 from expost.features import Features
 from expost.features.columns import Column, TableSchema
 from expost.files import is_database
@@ -65,9 +65,8 @@ from expost.tuning.request.tune_request import (
     tables_of,
     usual_training,
 )
+from expost.tuning.rows.job_columns import find_column, given_persons, person_codes
 from expost.tuning.rows.job_tables import Table, count_places
-from expost.tuning.rows.persons import given_persons, person_codes
-from expost.tuning.rows.table_schema import find_column
 
 DATA_FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".npz")
 """Endings of files of rows."""

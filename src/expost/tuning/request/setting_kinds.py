@@ -16,10 +16,10 @@ from typing import Any
 
 from expost.errors import InvalidInput
 from expost.features import Features
-from expost.features.pictures import picture_shape
+from expost.features.texts_and_pictures import picture_shape
 from expost.selection.candidate import MOST_REPEATS
 from expost.tables.cells import label_text
-from expost.tuning.rows.table_schema import CHOICES, Choice, is_choice
+from expost.tuning.rows.job_columns import CHOICES, Choice, is_choice
 
 _NUMBER = {"type": "number"}
 _MOST_LEVELS = 1000

@@ -47,7 +47,7 @@ from expost.tuning.request.tune_request import (
     default_holdout,
     usual_training,
 )
-from expost.tuning.rows.table_schema import Choice
+from expost.tuning.rows.job_columns import Choice
 
 AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights", "feature_maps")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from expost.errors import InvalidInput
-from expost.execution.dispatch import EXECUTORS
-from expost.facts.facts_file import read_facts, with_facts
+from expost.execution.workers import EXECUTORS
+from expost.facts.column_facts import read_facts, with_facts
 from expost.files import read_small
 from expost.selection.attempt_planner import MOST_ATTEMPTS
 from expost.tables.sources import check_database
@@ -27,7 +27,7 @@ from expost.training.configuration import LOSSES, OPTIMISERS, OWN, SCHEDULES
 from expost.tuning.request import setting_kinds as kinds
 from expost.tuning.request.metrics import METRICS
 from expost.tuning.request.setting_kinds import Kind, Unfit
-from expost.tuning.rows.table_schema import is_choice
+from expost.tuning.rows.job_columns import is_choice
 
 TABLES = ("data", "model", "search", "goal", "privacy", "run")
 BUILT_IN = ("digits", "breast_cancer")

@@ -24,7 +24,7 @@ loss in a regression), or as wrong with noise reduction. So no error here depend
 row, and data of one class are no error. Only rows that are declared public are checked strictly. No
 message contains data.
 
-With ``data.user`` the same is said of persons: :mod:`expost.tuning.rows.persons`.
+With ``data.user`` the same is said of persons: :mod:`expost.tuning.rows.job_columns`.
 
 Tests: ``tests/tuning/test_rows.py``.
 """
@@ -53,6 +53,7 @@ from expost.tables.cells import GOLDEN, mixed_words
 from expost.tables.sources import CopiedTable, copied_rows
 from expost.tuning.request.defaults import schema_of
 from expost.tuning.request.settings import NO_TARGET, DataSettings
+from expost.tuning.rows.job_columns import PersonRows, in_slots
 from expost.tuning.rows.job_tables import (
     Table,
     can_stream,
@@ -66,7 +67,6 @@ from expost.tuning.rows.job_tables import (
     read_source,
     whole_table,
 )
-from expost.tuning.rows.persons import PersonRows, in_slots
 
 _BATCH = 2**16  # rows that are read together
 PIECE = 2**12

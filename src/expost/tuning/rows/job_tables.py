@@ -27,8 +27,7 @@ from expost.tables.cells import Frame, block_of, flat, frame_of
 from expost.tables.file_rows import read_header
 from expost.tables.sources import total_columns
 from expost.tuning.request.settings import NO_TARGET, DataSettings
-from expost.tuning.rows.persons import given_persons, person_codes
-from expost.tuning.rows.table_schema import find_column, near
+from expost.tuning.rows.job_columns import find_column, given_persons, near, person_codes
 
 _TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _SUFFIXES = (".npz", ".parquet", *_TEXT)

@@ -23,7 +23,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.checkpoint import NpzCodec
-from expost.mechanisms.protocol import FAILED
+from expost.mechanisms import FAILED
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
@@ -47,7 +47,7 @@ from expost.tuning.model.scoring import (
     with_scoring,
 )
 from expost.tuning.request.settings import Settings
-from expost.tuning.rows.table_schema import Choice, FeatureRows, features_for
+from expost.tuning.rows.job_columns import Choice, FeatureRows, features_for
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -72,7 +72,7 @@ from expost.tuning.model.scoring import (
     truth_of_rows,
 )
 from expost.tuning.request.settings import GoalSettings
-from expost.tuning.rows.table_schema import FeatureRows, with_shares
+from expost.tuning.rows.job_columns import FeatureRows, with_shares
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.run_attempts import Step
 

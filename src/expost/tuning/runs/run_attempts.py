@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from expost.errors import BudgetRefused, CheckpointMismatch, InvalidInput
-from expost.execution.identity import fingerprint
+from expost.execution.checkpoint import fingerprint
 from expost.files import lock_file
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee

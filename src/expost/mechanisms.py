@@ -1,11 +1,14 @@
-"""Discrete Laplace and Gaussian noise on integers and on rational grids, alone and in noise paths.
+"""What a mechanism is; discrete Laplace and Gaussian noise, alone and in noise paths.
 
-The samplers are exact, and no floating-point number enters the noise. A query with real values is
-first rounded to a multiple of ``grid``. The rounding ⌊v/grid + ½⌋ is monotone and commutes with
-whole steps, so two scalars at distance at most Δ differ by at most ⌈Δ/grid⌉ steps. In d dimensions
-rounding adds at most one step per coordinate, hence Δ/grid + d in ℓ1 and Δ/grid + √d in ℓ2. The
-noise is scaled to this sensitivity. Assumption about the caller: ``sensitivity`` bounds what one
-person can change in the *computed* values of the query.
+``FAILED`` and ``NOTHING`` stand for an outcome without an output. Both are false in a Boolean
+context, and unpickling gives back the same object.
+
+**Noise** is on integers and on rational grids. The samplers are exact, and no floating-point number
+enters the noise. A query with real values is first rounded to a multiple of ``grid``. The rounding
+⌊v/grid + ½⌋ is monotone and commutes with whole steps, so two scalars at distance at most Δ differ
+by at most ⌈Δ/grid⌉ steps. In d dimensions rounding adds at most one step per coordinate, hence
+Δ/grid + d in ℓ1 and Δ/grid + √d in ℓ2. The noise is scaled to this sensitivity. Assumption about
+the caller: ``sensitivity`` bounds what one person can change in the *computed* values of the query.
 
 **Noise paths**: noise for one query at several levels, so coupled that seeing all levels up to n
 costs as much as level n alone (docs/theory.md, "Noise reduction"). Laplace (Koufogiannis, Han and
@@ -28,7 +31,7 @@ from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isqrt
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +40,53 @@ from expost.privacy.guarantees import ADD_REMOVE, ZCDP, Guarantee, PureDP
 from expost.randomness import coins, samplers
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive, round_up
+
+
+class _Sentinel:
+    """A value that stands for an outcome and holds no data."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+NOTHING: Final = _Sentinel("NOTHING")
+"""The outcome ⊥: no candidate was kept, or no candidate passed."""
+
+FAILED: Final = _Sentinel("FAILED")
+"""The output of a candidate that raised an exception; it ranks below every score."""
+
+
+Call = Callable[[Any, Randomness], Any]
+"""A mechanism without its guarantee: ``(data, randomness) -> output``."""
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """A privacy guarantee and a call ``(data, randomness) -> output``.
+
+    Data and randomness are arguments, never fields. The implementer ensures three things. The
+    distributions of the output on neighbouring data satisfy ``guarantee``. Noise comes from
+    ``randomness``, or from the mechanism's own source if that is at least as good. Every call is
+    independent of the others.
+    """
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee that one call satisfies."""
+        ...
+
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        """Return the output of one independent run."""
+        ...
 
 
 @dataclass(frozen=True)

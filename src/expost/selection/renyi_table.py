@@ -1,7 +1,7 @@
 """From candidates with Rényi guarantees to a table of charges: the least of what is proven.
 
 The steps are: read all curves at common orders, choose the drop rates and the weights, price each
-group (:mod:`expost.selection.renyi.sharp_charges`), and build the table. The drop rates γ_j are
+group (:mod:`expost.selection.renyi_charges`), and build the table. The drop rates γ_j are
 free; by default they are proportional to the candidates' divergences. The drop level is a multiple
 of a step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin
 is exact. Charges are rounded up. It is assumed that each candidate keeps its curve.
@@ -34,7 +34,7 @@ from expost.privacy.profiles import DEFAULT_ORDERS, Profile, profile_epsilon
 from expost.rationals import Number, exact, pad_up
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_law import ChargeKind, log_keep_probability
-from expost.selection.renyi.sharp_charges import (
+from expost.selection.renyi_charges import (
     Priced,
     Problem,
     price_by_profiles,
@@ -43,6 +43,7 @@ from expost.selection.renyi.sharp_charges import (
 
 if TYPE_CHECKING:
     from expost.selection.random_dropping import DroppingSelector
+
 
 _STEPS = 256  # at least this many lattice steps in a natural shift
 

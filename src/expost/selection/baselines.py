@@ -1,7 +1,8 @@
-"""Repeat and select: make a random number of runs and release the best.
+"""The usual baselines: :class:`RepeatAndSelect` and :class:`Doubling`.
 
-Liu and Talwar 2019; Papernot and Steinke 2022. The guarantee, the assumptions, the rounding and
-the tests are stated in :class:`RepeatAndSelect` and in the laws of the number of runs.
+Repeat and select makes a random number of runs and releases the best (Liu and Talwar 2019;
+Papernot and Steinke 2022). Doubling runs one candidate after another and pays for all (the paper's
+baseline). Each class and each law of the number of runs states its guarantee and its tests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.coins import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
+from expost.selection.candidate import all_copies, check_goal
 from expost.selection.drop_law import ChargeKind
 from expost.selection.selector import Candidates, Draws, Selector
 
@@ -354,3 +356,56 @@ def _of_nothing(charge: Guarantee) -> Guarantee:
         return charge
     nothing, delta = zero_like(charge), charge.shared_delta
     return nothing if delta is None else nothing.to_approx(delta)
+
+
+@dataclass(frozen=True)
+class Doubling(Selector):
+    """Run the candidates in order until one reaches ``at_least``, release it, and pay for all.
+
+    Parameters
+    ----------
+    at_least : float
+        The score that a run must reach to be released.
+
+    Notes
+    -----
+    The guarantee is sequential composition with a stopping rule. Outcome i costs the sum of the
+    guarantees up to candidate i (all its copies), "nothing" the sum of all. For (ε, δ) guarantees
+    every outcome carries the δ of the whole list, because the ex-post definition has one δ. The
+    method is called doubling because each candidate usually has twice the ε of the one before.
+
+    It is assumed that candidates keep their guarantees and that scores depend on outputs alone.
+    Charges are rounded up. Tests: ``tests/theorems/test_pure.py``.
+
+    References
+    ----------
+    Whitehouse et al. 2019.
+    """
+
+    at_least: float
+    name: ClassVar[str] = "doubling"
+    rule: ClassVar[ReleaseRule] = ReleaseRule.FIRST_PASS_OR_NOTHING
+
+    def __post_init__(self) -> None:
+        if self.at_least is None:
+            raise InvalidInput("at_least", None, "give the number that a score must reach")
+        check_goal(self.at_least)
+
+    def _price(self, candidates: Candidates) -> Charges:
+        """Charge the sum of the guarantees up to each candidate."""
+        all_copies(candidates)
+        charges = list(
+            accumulate(candidate.guarantee * candidate.repeats for candidate in candidates)
+        )
+        total = charges[-1]
+        if total.shared_delta is not None:
+            charges = [charge.to_approx(total.shared_delta) for charge in charges]
+        return Charges.from_list(charges, total)
+
+    def _theorem(self, candidates: Candidates) -> str:
+        """Return the name of the result."""
+        return "sequential composition, stopped at the first pass"
+
+    def _draw(self, candidates: Candidates, randomness: Randomness) -> Draws:
+        """Draw nothing: every copy is run until one passes."""
+        return {}
