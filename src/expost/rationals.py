@@ -221,4 +221,6 @@ def check_orders(values: object) -> tuple[float, ...]:
 
 def apply_up(function: Callable[[Fraction, Fraction], Fraction], a: float, b: float) -> float:
     """Apply ``function`` to the exact values of two floats and round the result up."""
+    if function is max:
+        return max(a, b)
     return round_up(function(Fraction(a), Fraction(b)))

@@ -134,9 +134,11 @@ def test_discrete_gaussian_accepts_in_proportion(
     for proposal in range(-12, 13):
         seen: list[Fraction] = []
         monkeypatch.setattr(
-            coins, "discrete_laplace", lambda scale, _r, y=proposal, s=seen: s.append(scale) or y
+            coins, "_two_sided", lambda rate, _r, y=proposal, s=seen: s.append(1 / rate) or y
         )
-        monkeypatch.setattr(coins, "bernoulli_exp", lambda x, _r, s=seen: s.append(x) or True)
+        monkeypatch.setattr(
+            coins, "_bernoulli_exp_ratio", lambda a, b, _r, s=seen: s.append(Fraction(a, b)) or True
+        )
         assert coins.discrete_gaussian(variance, Randomness()) == proposal
         asked.append((seen[0], proposal, seen[1]))
     constants = [

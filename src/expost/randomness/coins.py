@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import gcd, isqrt
 from typing import Protocol
 
 from expost.randomness.source import Randomness
@@ -36,11 +36,16 @@ def bernoulli(probability: Fraction, randomness: Randomness) -> bool:
 
 def bernoulli_exp(x: Fraction, randomness: Randomness) -> bool:
     """Return True with probability e^{−x}; ``x``: at least 0."""
-    whole, numerator = divmod(x.numerator, x.denominator)
+    return _bernoulli_exp_ratio(x.numerator, x.denominator, randomness)
+
+
+def _bernoulli_exp_ratio(numerator: int, denominator: int, randomness: Randomness) -> bool:
+    """True with probability e^{−numerator/denominator}."""
+    whole, numerator = divmod(numerator, denominator)
     for _ in range(whole):  # stops after at most 1.6 turns on average, also for large x
         if not _bernoulli_exp_fraction(1, 1, randomness):
             return False
-    return numerator == 0 or _bernoulli_exp_fraction(numerator, x.denominator, randomness)
+    return numerator == 0 or _bernoulli_exp_fraction(numerator, denominator, randomness)
 
 
 def _bernoulli_exp_fraction(numerator: int, denominator: int, randomness: Randomness) -> bool:
@@ -71,7 +76,11 @@ def geometric(x: Fraction, randomness: Randomness) -> int:
 
 def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
     """Return an integer y with probability proportional to e^{−|y|/scale}, for scale > 0."""
-    rate = 1 / scale
+    return _two_sided(1 / scale, randomness)
+
+
+def _two_sided(rate: Fraction, randomness: Randomness) -> int:
+    """Discrete Laplace noise of scale 1/rate."""
     while True:
         magnitude = geometric(rate, randomness)
         negative = randomness.bits(1)
@@ -81,11 +90,15 @@ def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
 
 def discrete_gaussian(variance: Fraction, randomness: Randomness) -> int:
     """Return an integer y with probability proportional to e^{−y²/(2·variance)}."""
-    scale = isqrt(variance.numerator // variance.denominator) + 1
-    centre = variance / scale
+    # With variance n/d the centre is n/(d·scale): all by whole numbers, as fractions take longer.
+    n, d = variance.numerator, variance.denominator
+    scale = isqrt(n // d) + 1
+    rate, denominator = Fraction(1, scale), 2 * n * d * scale**2
     while True:
-        proposal = discrete_laplace(Fraction(scale), randomness)
-        if bernoulli_exp((abs(proposal) - centre) ** 2 / (2 * variance), randomness):
+        proposal = _two_sided(rate, randomness)
+        distance = (abs(proposal) * d * scale - n) ** 2
+        common = gcd(distance, denominator)
+        if _bernoulli_exp_ratio(distance // common, denominator // common, randomness):
             return proposal
 
 

@@ -68,6 +68,13 @@ def ibis_module() -> Any:
     return ibis
 
 
+def named(value: Any, name: str) -> Any:
+    """Return a value with a name; the ``name`` of Ibis writes out the whole value to compare."""
+    from ibis.expr.operations import Alias
+
+    return Alias(value, name).to_expr()
+
+
 def fetch_arrow(expression: Any) -> Any:
     """Run a query and return an Arrow table; an error names its kind, never a value or a line."""
     return _run(expression, lambda: expression.to_pyarrow())
