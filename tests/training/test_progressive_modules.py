@@ -121,12 +121,11 @@ def test_dropout_draws_by_key_and_step():
     assert not np.array_equal(training.exact_sum(prepared, descent, 1), first)
 
 
-@pytest.mark.parametrize("rule", [MANY_STEPS, FEW_STEPS])
-def test_weights_follow_released_gradients_by_public_lengths(rule):
+def test_weights_follow_released_gradients_by_public_lengths():
     """Steps have the rule's length, whatever the scale; entries with signal move more."""
     moved = []
     for scale in (1e-9, 1.0, 1e9):  # of gradients and noise
-        descent = ModuleTraining(network, "softmax", 100, rule=rule).start(KEY)
+        descent = ModuleTraining(network, "softmax", 100, rule=MANY_STEPS).start(KEY)
         first, coins = descent.weights, np.random.default_rng(2)
         signal = np.zeros(len(first))
         signal[:5] = 1.0
@@ -134,11 +133,29 @@ def test_weights_follow_released_gradients_by_public_lengths(rule):
             before = descent.weights
             descent.move(scale * (signal + coins.normal(0, 0.2, len(first))), scale * 0.2)
             length = np.linalg.norm(descent.weights - before)
-            assert length == pytest.approx(rule.length, rel=1e-9)
+            assert length == pytest.approx(MANY_STEPS.length, rel=1e-9)
         moved.append(descent.weights - first)
     assert np.allclose(moved[0], moved[1], rtol=0, atol=1e-6)
     assert np.allclose(moved[2], moved[1], rtol=0, atol=1e-6)
     assert (moved[1][:5] < -5 * np.abs(moved[1][5:]).mean()).all()
+
+
+def test_few_steps_follow_the_average_and_end_at_one_over_the_root_of_mu():
+    generator = np.random.default_rng(1)
+    training = ModuleTraining(network, "softmax", 100, rule=FEW_STEPS)
+    descent, lengths = training.start(KEY), []
+    total, weight = np.zeros(len(descent.weights)), 0.0
+    for step in range(400):
+        before, noise = descent.weights, training.clip / training.places / 2.0 ** (step / 40 - 4)
+        gradient = generator.normal(size=len(before))
+        descent.move(gradient, noise)
+        total = 0.9 * total + gradient / noise**2  # entries are not scaled
+        weight = 0.9 * weight + 1 / noise**2
+        lengths.append(float(np.linalg.norm(descent.weights - before)))
+        along = (before - descent.weights) @ (total / weight) / np.linalg.norm(total / weight)
+        assert along == pytest.approx(lengths[-1], rel=1e-9)
+    assert max(lengths) == pytest.approx(FEW_STEPS.length)
+    assert lengths[-1] / lengths[-41] == pytest.approx(2**-0.5, rel=0.02)
 
 
 def test_the_released_weights_are_an_average_weighted_by_precision():

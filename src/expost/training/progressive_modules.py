@@ -24,14 +24,16 @@ variance of its noise and of its signal, which is measured as the square of the 
 variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
 random, which costs nothing. What is scored and released is not the last weights, which go on moving
 by steps of that length, but an average of the weights of the last steps, weighted by precision, too.
-A module with more parameters than rows has fewer steps (:data:`FEW_STEPS`), because noise moves it
-further. How the constants were picked: docs/progressive.md.
+A module with more parameters than rows (:data:`FEW_STEPS`) has fewer steps, because noise moves it
+further; its entries are not scaled, and from where the signal of typical gradients stands out the
+length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -60,13 +62,15 @@ class ModuleRule:
     length: float = 0.45
     memory: float = 0.9  # of the average gradient
     slow: float = 0.97  # memory of the squares of its entries
-    shared: float = 0.3  # part of the mean square in that of each entry
+    shared: float = 0.3  # part of the mean square in that of each entry; 1: entries are not scaled
+    fall: float = 0.0  # power of μ by which steps become shorter
+    constant: float = 3.0  # they keep their length until μ is this many times √width / places
     average: float = 0.9  # memory of the weights that are released
     most: int = 64  # steps while μ² doubles, if a step is quick
 
 
 MANY_STEPS = ModuleRule()
-FEW_STEPS = ModuleRule(length=0.7, memory=0.8, most=16)
+FEW_STEPS = ModuleRule(length=0.7, shared=1.0, fall=0.5, most=16)
 """Steps for fewer parameters than rows, and for more parameters."""
 
 _WORK, _FEWEST_STEPS = 1.3e9, 8  # rows times parameters while μ² doubles
@@ -167,6 +171,8 @@ class ModuleDescent:
         self._sum, self._squares = np.zeros_like(weights), np.zeros_like(weights)
         self.released = weights
         self._precision = self._spread = self._weight = self._released = 0.0
+        self._square, self._unit = 0.0, training.clip / training.places
+        self._falls_from = self._rule.constant * math.sqrt(len(weights)) / training.places
 
     def move(self, gradient: Floats, noise: float) -> None:
         """Take a step of the rule's length along the average gradient, entry by entry scaled."""
@@ -184,8 +190,10 @@ class ModuleDescent:
         signal = (1 - rule.shared) * np.maximum(signal, 0.0) + rule.shared * mean
         direction = average / np.sqrt(signal + variance)
         norm = float(np.sqrt(np.square(direction).sum()))
+        self._square += (self._unit / noise) ** 2  # μ² of the steps made
+        part = min(1.0, self._falls_from / math.sqrt(self._square)) ** rule.fall
         if norm > 0:
-            self.weights = self.weights - rule.length * direction / norm
+            self.weights = self.weights - rule.length * part * direction / norm
         self._released = rule.average * self._released + precision
         self.released = self.released + precision / self._released * (self.weights - self.released)
 
