@@ -149,8 +149,8 @@ def test_few_steps_follow_the_average_and_end_at_one_over_the_root_of_mu():
         before, noise = descent.weights, training.clip / training.places / 2.0 ** (step / 40 - 4)
         gradient = generator.normal(size=len(before))
         descent.move(gradient, noise)
-        total = 0.9 * total + gradient / noise**2  # entries are not scaled
-        weight = 0.9 * weight + 1 / noise**2
+        total = 0.8 * total + gradient / noise**2  # entries are not scaled
+        weight = 0.8 * weight + 1 / noise**2
         lengths.append(float(np.linalg.norm(descent.weights - before)))
         along = (before - descent.weights) @ (total / weight) / np.linalg.norm(total / weight)
         assert along == pytest.approx(lengths[-1], rel=1e-9)

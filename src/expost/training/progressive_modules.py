@@ -24,8 +24,8 @@ variance of its noise and of its signal, which is measured as the square of the 
 variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
 random, which costs nothing. What is scored and released is not the last weights, which go on moving
 by steps of that length, but an average of the weights of the last steps, weighted by precision, too.
-A module with more parameters than rows (:data:`FEW_STEPS`) has fewer steps, because noise moves it
-further; its entries are not scaled, and from where the signal of typical gradients stands out the
+With more parameters than rows (:data:`FEW_STEPS`) steps are fewer, because noise moves weights
+further; entries are not scaled, and from where the signal of typical gradients stands out the
 length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
@@ -70,7 +70,7 @@ class ModuleRule:
 
 
 MANY_STEPS = ModuleRule()
-FEW_STEPS = ModuleRule(length=0.7, shared=1.0, fall=0.5, most=16)
+FEW_STEPS = ModuleRule(length=0.7, memory=0.8, shared=1.0, fall=0.5, most=16)
 """Steps for fewer parameters than rows, and for more parameters."""
 
 _WORK, _FEWEST_STEPS = 1.3e9, 8  # rows times parameters while μ² doubles
