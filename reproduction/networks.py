@@ -289,6 +289,7 @@ TASKS: dict[str, NetworkTask] = {
         *(0.97, _gradients, gradient_network),
         {"feature_bounds": [0, 1], "classes": 10},  # as they are: no cell is negative
         aim=1.0,
+        chosen=True,
         scoring="public",
         files=("mnist.npz",),
     ),

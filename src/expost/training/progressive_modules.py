@@ -19,14 +19,14 @@ which holds for given draws, holds on average over them.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
-noise), with a memory of a few steps. Each entry is divided by its usual size: the root of the known
-variance of its noise and of its signal, which is measured as the square of the average less that
-variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
-random, which costs nothing. What is scored and released is not the last weights, which go on moving
-by steps of that length, but an average of the weights of the last steps, weighted by precision, too.
-With more parameters than rows (:data:`FEW_STEPS`) steps are fewer, because noise moves weights
-further; entries are not scaled, and from where the signal of typical gradients stands out the
-length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
+noise), with a memory of a few steps. Each entry is divided by its usual size: the root of the
+known variance of its noise and of its signal, which is measured as the square of the average less
+that variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
+random, which costs nothing. What is scored and released is not the last weights, which go on
+moving by steps of that length, but an average of the weights of the last steps, weighted by
+precision. With more parameters than rows (:data:`FEW_STEPS`) steps are fewer, because noise moves
+weights further; entries are not scaled, and from where the signal of typical gradients stands out
+the length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
