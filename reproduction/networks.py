@@ -88,6 +88,18 @@ def digits_network() -> Any:
     return _layers(64, 32, 10)
 
 
+def mixture_network() -> Any:
+    return _layers(20, 64, 10)
+
+
+def clusters_network() -> Any:
+    return _layers(20, 32, 3)
+
+
+def cancer_network() -> Any:
+    return _layers(30, 16, 2)
+
+
 def adult_network() -> Any:
     return _layers(113, 32, 2)
 
@@ -153,6 +165,30 @@ def _digits(data: Path, run: int) -> Rows:
     return *load_digits(return_X_y=True), {}
 
 
+def _mixture(data: Path, run: int) -> Rows:
+    """Return ten Gaussian classes in twenty columns."""
+    generator = np.random.default_rng(1000 + run)
+    middles, y = generator.normal(size=(10, 20)), generator.integers(0, 10, 10_000)
+    return middles[y] + generator.normal(size=(10_000, 20)), y, {}
+
+
+def _clusters(data: Path, run: int) -> Rows:
+    """Return three classes of two clusters each; eight of twenty columns matter."""
+    from sklearn.datasets import make_classification
+
+    shape = {"n_features": 20, "n_informative": 8, "n_classes": 3}
+    X, y = make_classification(6000, **shape, class_sep=1.5, random_state=run)
+    return X, y, {}
+
+
+def _cancer(data: Path, run: int) -> Rows:
+    """Return scikit-learn's breast cancer table; bounds are the largest values, rounded up."""
+    from sklearn.datasets import load_breast_cancer
+
+    X, y = load_breast_cancer(return_X_y=True)
+    return X, y, {"feature_bounds": [[0.0, float(np.ceil(top))] for top in X.max(axis=0)]}
+
+
 def _lora(data: Path, run: int) -> Rows:
     reviews = _example("made_up_reviews.py")
     texts, labels = reviews.reviews(1500, seed=run)
@@ -215,6 +251,19 @@ TASKS: dict[str, NetworkTask] = {
         *(0.85, _spirals, spirals_network, {"feature_bounds": [-1, 1], "classes": 3}),
         chosen=True,
     ),
+    "cancer": NetworkTask(
+        "breast cancer, 569 rows, 530 parameters",
+        *(0.85, _cancer, cancer_network, {"classes": 2}),
+        chosen=True,
+    ),
+    "mixture": NetworkTask(
+        "ten Gaussian classes, 10,000 made-up rows, 1,994 parameters",
+        *(0.8, _mixture, mixture_network, {"feature_bounds": [-6, 6], "classes": 10}),
+    ),
+    "clusters": NetworkTask(
+        "six clusters of three classes, 6,000 made-up rows, 771 parameters",
+        *(0.75, _clusters, clusters_network, {"feature_bounds": [-8, 8], "classes": 3}),
+    ),
     "adult": NetworkTask(
         "Adult, 32,561 rows, one hidden layer, 3,714 parameters",
         *(0.83, _adult, adult_network, ADULT_FACTS),
@@ -240,6 +289,7 @@ TASKS: dict[str, NetworkTask] = {
         *(0.97, _gradients, gradient_network),
         {"feature_bounds": [0, 1], "classes": 10},  # as they are: no cell is negative
         aim=1.0,
+        chosen=True,
         scoring="public",
         files=("mnist.npz",),
     ),

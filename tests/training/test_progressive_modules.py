@@ -17,7 +17,7 @@ from expost.privacy.guarantees import ZCDP
 from expost.randomness.source import RunKey
 from expost.selection.noise_path import PathLevel
 from expost.training.progressive import ProgressivePath
-from expost.training.progressive_modules import FALLING, STEADY, ModuleTraining
+from expost.training.progressive_modules import FEW_STEPS, MANY_STEPS, ModuleTraining
 
 KEY = RunKey(bytes(range(32)), simulated=True)
 
@@ -124,8 +124,8 @@ def test_dropout_draws_by_key_and_step():
 def test_weights_follow_released_gradients_by_public_lengths():
     """Steps have the rule's length, whatever the scale; entries with signal move more."""
     moved = []
-    for scale in (1e-9, 1.0, 1e9):  # of gradients and noise: steady steps do not depend on it
-        descent = ModuleTraining(network, "softmax", 100, rule=STEADY).start(KEY)
+    for scale in (1e-9, 1.0, 1e9):  # of gradients and noise
+        descent = ModuleTraining(network, "softmax", 100, rule=MANY_STEPS).start(KEY)
         first, coins = descent.weights, np.random.default_rng(2)
         signal = np.zeros(len(first))
         signal[:5] = 1.0
@@ -133,29 +133,68 @@ def test_weights_follow_released_gradients_by_public_lengths():
             before = descent.weights
             descent.move(scale * (signal + coins.normal(0, 0.2, len(first))), scale * 0.2)
             length = np.linalg.norm(descent.weights - before)
-            assert length == pytest.approx(STEADY.length, rel=1e-9)
+            assert length == pytest.approx(MANY_STEPS.length, rel=1e-9)
         moved.append(descent.weights - first)
     assert np.allclose(moved[0], moved[1], rtol=0, atol=1e-6)
     assert np.allclose(moved[2], moved[1], rtol=0, atol=1e-6)
     assert (moved[1][:5] < -5 * np.abs(moved[1][5:]).mean()).all()
 
 
-def test_falling_steps_follow_the_average_and_end_at_one_over_the_root_of_mu():
+def test_few_steps_follow_the_average_and_end_at_one_over_the_root_of_mu():
     generator = np.random.default_rng(1)
-    training = ModuleTraining(network, "softmax", 100, rule=FALLING)
+    training = ModuleTraining(network, "softmax", 100, rule=FEW_STEPS)
     descent, lengths = training.start(KEY), []
     total, weight = np.zeros(len(descent.weights)), 0.0
     for step in range(400):
         before, noise = descent.weights, training.clip / training.places / 2.0 ** (step / 40 - 4)
         gradient = generator.normal(size=len(before))
         descent.move(gradient, noise)
-        total = 0.9 * total + gradient / noise**2  # entries are not scaled
-        weight = 0.9 * weight + 1 / noise**2
+        total = 0.8 * total + gradient / noise**2  # entries are not scaled
+        weight = 0.8 * weight + 1 / noise**2
         lengths.append(float(np.linalg.norm(descent.weights - before)))
         along = (before - descent.weights) @ (total / weight) / np.linalg.norm(total / weight)
         assert along == pytest.approx(lengths[-1], rel=1e-9)
-    assert max(lengths) == pytest.approx(FALLING.length)
+    assert max(lengths) == pytest.approx(FEW_STEPS.length)
     assert lengths[-1] / lengths[-41] == pytest.approx(2**-0.5, rel=0.02)
+
+
+def test_the_released_weights_are_an_average_weighted_by_precision():
+    """Of the weights after each step; before the first step they are the first ones."""
+    descent = ModuleTraining(network, "softmax", 100).start(KEY)
+    assert np.array_equal(descent.released, descent.weights)
+    coins, total, weight = np.random.default_rng(1), 0.0, 0.0
+    for step in range(60):
+        noise = 2.0 ** (-step / 20)
+        descent.move(coins.normal(size=len(descent.weights)), noise)
+        total = MANY_STEPS.average * total + descent.weights / noise**2
+        weight = MANY_STEPS.average * weight + 1 / noise**2
+        assert np.allclose(descent.released, total / weight, rtol=0, atol=1e-9)
+    assert not np.allclose(descent.released, descent.weights)
+
+
+def test_the_walk_returns_the_released_weights_and_sums_at_the_others():
+    data = rows(200, (3,))
+    training = ModuleTraining(network, "softmax", 200)
+    walk = walk_of(training, [1.0])
+    output, descent = walk.output(0, data), walk._descent
+    assert np.array_equal(output, descent.released)
+    assert not np.array_equal(output, descent.weights)
+
+
+def test_steps_are_fewer_where_one_takes_long():
+    """From public numbers: places, parameters (frozen ones, too) and the rule."""
+
+    def wide() -> nn.Module:
+        module = nn.Sequential(nn.Linear(3, 4000), nn.ReLU(), nn.Linear(4000, 2))
+        module[0].requires_grad_(False)
+        return module
+
+    assert ModuleTraining(network, "softmax", 100).steps == MANY_STEPS.most
+    assert ModuleTraining(network, "softmax", 100, rule=FEW_STEPS).steps == FEW_STEPS.most
+    trained = ModuleTraining(wide, "softmax", 2000)
+    assert trained.width == 8002
+    assert trained.steps == int(1.3e9 / (24002 * 2000))
+    assert ModuleTraining(wide, "softmax", 10_000, together=3).steps == 8
 
 
 def test_what_cannot_be_a_direction_moves_nothing():
@@ -164,5 +203,6 @@ def test_what_cannot_be_a_direction_moves_nothing():
     for odd in (np.full(len(same), np.inf), np.full(len(same), np.nan), np.zeros(len(same))):
         descent.move(odd, 1.0)
         assert np.array_equal(descent.weights, same)
+    assert np.isfinite(descent.released).all()
     descent.move(np.ones(len(same)), 1.0)
     assert np.isfinite(descent.weights).all()

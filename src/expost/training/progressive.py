@@ -300,6 +300,8 @@ class Descent:
         """The weights at which the next gradient is taken."""
         return on_lattice(self._weights)
 
+    released = weights
+
     def move(self, gradient: Floats, noise: float) -> None:
         """Take a step."""
         rule, dimension = self._training.rule, self._training.dimension
@@ -361,7 +363,7 @@ class Training(Protocol):
         """μ² of the first step."""
 
     def start(self, key: RunKey) -> Any:
-        """Return the weights before the first step, with ``weights`` and ``move``."""
+        """Return the weights before the first step: ``weights``, ``move`` and ``released``."""
 
     def rows_of(
         self, rows: Array, targets: Array, device: str, shares: Floats | None = None
@@ -462,7 +464,7 @@ class TrainingWalk:
                 self._restart()
             for _ in self._until(index, self._rows):
                 pass
-            weights = self._descent.weights
+            weights = self._descent.released
         return self._path.finish(weights)
 
     def _until(self, index: int, rows: Any) -> Iterator[None]:

@@ -19,12 +19,14 @@ which holds for given draws, holds on average over them.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
-noise), with a memory of a few steps. Each entry is divided by its usual size: the root of the known
-variance of its noise and of its signal, which is measured as the square of the average less that
-variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
-random, which costs nothing. With more parameters than rows (:data:`FALLING`) entries are not
-scaled, steps are fewer, and from where the signal of typical gradients stands out their length
-falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
+noise), with a memory of a few steps. Each entry is divided by its usual size: the root of the
+known variance of its noise and of its signal, which is measured as the square of the average less
+that variance. A step has a public length. Noise falls geometrically, so early steps are nearly at
+random, which costs nothing. What is scored and released is not the last weights, which go on
+moving by steps of that length, but an average of the weights of the last steps, weighted by
+precision. With more parameters than rows (:data:`FEW_STEPS`) steps are fewer, because noise moves
+weights further; entries are not scaled, and from where the signal of typical gradients stands out
+the length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
@@ -57,18 +59,21 @@ _FEWEST, _MOST = 16, 256  # rows of a pass
 class ModuleRule:
     """How weights follow the released gradients. All of it is public and free."""
 
-    length: float = 0.7
-    memory: float = 0.8  # of the average gradient
+    length: float = 0.45
+    memory: float = 0.9  # of the average gradient
     slow: float = 0.97  # memory of the squares of its entries
     shared: float = 0.3  # part of the mean square in that of each entry; 1: entries are not scaled
     fall: float = 0.0  # power of μ by which steps become shorter
     constant: float = 3.0  # they keep their length until μ is this many times √width / places
-    steps: int = 16  # while μ² doubles
+    average: float = 0.9  # memory of the weights that are released
+    most: int = 64  # steps while μ² doubles, if a step is quick
 
 
-STEADY = ModuleRule()
-FALLING = ModuleRule(length=1.0, memory=0.9, shared=1.0, fall=0.5, steps=8)
-"""Steps of one length, for few parameters, and steps whose length falls, for many."""
+MANY_STEPS = ModuleRule()
+FEW_STEPS = ModuleRule(length=0.7, memory=0.8, shared=1.0, fall=0.5, most=16)
+"""Steps for fewer parameters than rows, and for more parameters."""
+
+_WORK, _FEWEST_STEPS = 1.3e9, 8  # rows times parameters while μ² doubles
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,7 @@ class ModuleTraining:
     factory: Callable[[], Any]
     loss: str
     places: int
-    clip: float = 0.1
+    clip: float = 0.5
     class_weights: tuple[float, ...] | None = None
     rule: ModuleRule = field(default_factory=ModuleRule)
     together: int = 1
@@ -99,6 +104,14 @@ class ModuleTraining:
         with _as_in_training():
             module = self.checked()
             return sum(value.numel() for value in module.parameters() if value.requires_grad)
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of steps while μ² doubles: fewer where one takes long."""
+        with _as_in_training():
+            parameters = sum(value.numel() for value in self.checked().parameters())
+        fitting = int(_WORK / (parameters * self.places * self.together))
+        return max(_FEWEST_STEPS, min(self.rule.most, fitting))
 
     def checked(self) -> Any:
         """Return a new module that can be trained."""
@@ -151,12 +164,13 @@ class ModuleTraining:
 
 
 class ModuleDescent:
-    """The weights, moved by released gradients. Reads nothing else."""
+    """The weights, moved by released gradients, and their average. Reads nothing else."""
 
     def __init__(self, training: ModuleTraining, weights: Floats, seed: int) -> None:
         self._rule, self.weights, self.seed = training.rule, weights, seed
         self._sum, self._squares = np.zeros_like(weights), np.zeros_like(weights)
-        self._precision = self._spread = self._weight = 0.0
+        self.released = weights
+        self._precision = self._spread = self._weight = self._released = 0.0
         self._square, self._unit = 0.0, training.clip / training.places
         self._falls_from = self._rule.constant * math.sqrt(len(weights)) / training.places
 
@@ -180,6 +194,8 @@ class ModuleDescent:
         part = min(1.0, self._falls_from / math.sqrt(self._square)) ** rule.fall
         if norm > 0:
             self.weights = self.weights - rule.length * part * direction / norm
+        self._released = rule.average * self._released + precision
+        self.released = self.released + precision / self._released * (self.weights - self.released)
 
 
 class ModuleRows:

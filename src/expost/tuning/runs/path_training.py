@@ -59,7 +59,7 @@ from expost.selection.held_out import (
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
-from expost.training.progressive_modules import FALLING, STEADY, ModuleTraining
+from expost.training.progressive_modules import FEW_STEPS, MANY_STEPS, ModuleTraining
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
@@ -388,9 +388,9 @@ def network_training(
     training = ModuleTraining(
         recipe.factory, recipe.loss, places.training, class_weights=weights, together=together
     )
-    # Few parameters: steady steps come first, and falling ones if they miss.
-    few, first = training.width < places.training, strategy.scale == 1.0
-    return replace(training, rule=STEADY if few == first else FALLING)
+    # Fewer parameters than rows: many steps come first, and few ones if they miss.
+    many, first = training.width < places.training, strategy.scale == 1.0
+    return replace(training, rule=MANY_STEPS if many == first else FEW_STEPS)
 
 
 @dataclass(frozen=True)
@@ -440,8 +440,7 @@ def step_of(
         recipe, rows = feature_recipe(recipe), None
         network = network_training(strategy, recipe, goal, places)
         finish = Finish(recipe, goal, None, None, public, looks, strategy.confidence, network)
-        steps = network.rule.steps
-        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, steps)
+        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, network.steps)
     else:
         assert recipe.features is not None
         rows = FeatureRows(recipe.features)
