@@ -171,16 +171,13 @@ def test_commands_of_a_backup_do_not_run(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     started: list[str] = []
     monkeypatch.setattr(totals.subprocess, "Popen", lambda command, **_: started.append(command))
-    Ledger.open(home / "ledger.db").set_alert(0.01, "true", budget="visits")
+    Ledger.open(home / "ledger.db").set_alert(0.5, "true", budget="visits")
     back_up(settings_of(home), tmp_path / "backup")
     restore(tmp_path / "backup", settings_of(tmp_path / "new"), charged_since="nothing")
     for folder, runs in ((tmp_path / "new", 0), (home, 1)):
         ledger = Ledger.open(folder / "ledger.db")
-        assert [alert.share for alert in ledger.alerts("visits")] == ["0.01"]
-        used = ledger.standing("visits").filter
-        ledger.reserve(
-            PureDP(used.budget.limits[0] - used.settled[0] - used.held[0]), budget="visits"
-        )
+        assert [alert.share for alert in ledger.alerts("visits")] == ["0.5"]
+        ledger.reserve(PureDP(3.0), budget="visits")  # of 5
         assert len(started) == runs
 
 

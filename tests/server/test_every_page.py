@@ -212,20 +212,6 @@ def findings(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("who", "path"), CASES)
-def test_axe_finds_nothing_on_a_desktop_and_a_dark_phone(
-    world: World, who: str | None, path: Path_
-) -> None:
-    for options in ({}, DARK_PHONE):
-        page = world.page(who, **options)
-        page.goto(world.address + path(world), wait_until="load")
-        assert findings(page) == []
-        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0, f"{wide} pixels to scroll sideways"
-        assert page.complaints == []
-        page.context.close()
-
-
 # Everything that takes the focus, in the order of the document, as browsers see it.
 REACHED = """() => [...document.querySelectorAll(
     'a[href], button, input, select, textarea, summary, [tabindex]')].filter(
@@ -243,18 +229,53 @@ FOCUS = """() => {
 }"""
 
 
+def by_keyboard(page: Any) -> list[Any]:
+    """Tab through the page: what has the focus, whether that shows, and how often it had it."""
+    seen = []
+    for _ in range(page.evaluate(REACHED)):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUS))
+    return seen
+
+
 @pytest.mark.parametrize(("who", "path"), CASES)
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+def test_a_page_by_keyboard_by_axe_and_on_a_dark_phone(
     world: World, who: str | None, path: Path_
 ) -> None:
     page = world.page(who)
     page.goto(world.address + path(world), wait_until="load")
-    reachable, seen = page.evaluate(REACHED), []
-    for _ in range(reachable):
-        page.keyboard.press("Tab")
-        seen.append(page.evaluate(FOCUS))
+    seen = by_keyboard(page)
     assert seen[0][1] == "Skip to the content"
     assert [step for step in seen if not step[2]] == []  # the focus is visible
-    assert [step for step in seen if step[0] != "BODY" and step[3] > 1] == []  # nothing traps it
-    assert seen[-1][0] != "BODY"
+    assert [step for step in seen if step[0] == "BODY" or step[3] > 1] == []  # no trap, no gap
+    assert findings(page) == []
+    phone = world.page(who, **DARK_PHONE)
+    phone.goto(world.address + path(world), wait_until="load")
+    assert findings(phone) == []
+    wide = phone.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert wide <= 0, f"{wide} pixels to scroll sideways"
+    assert page.complaints == phone.complaints == []
+    page.context.close()
+    phone.context.close()
+
+
+def test_the_checks_notice_what_is_wrong(world: World) -> None:
+    """A picture without words, a faint text, a focus that does not show, a wide box."""
+    page = world.page("ann", viewport=browsing.PHONE)
+    page.goto(f"{world.address}/datasets", wait_until="load")
+    page.evaluate(
+        """() => {
+            const main = document.querySelector('main');
+            main.innerHTML += '<img src="/static/icon.svg"><p class="faint">faint</p>'
+                + '<div class="far">wide</div>';
+            const sheet = new CSSStyleSheet();
+            sheet.replaceSync(`* { outline: none !important }
+                .faint { color: #ccc } .far { width: 900px }`);
+            document.adoptedStyleSheets = [sheet];
+        }"""
+    )
+    rules = {line.partition(":")[0] for line in findings(page)}
+    assert {"image-alt", "color-contrast"} <= rules
+    assert not all(step[2] for step in by_keyboard(page))
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0
     page.context.close()

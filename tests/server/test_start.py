@@ -43,7 +43,7 @@ def start(home: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
             stderr=stream,
         )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/api/health").status_code == 200:

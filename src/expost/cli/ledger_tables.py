@@ -89,7 +89,7 @@ def parse_moment(text: str | None, field: str) -> datetime | None:
 
 def amount_text(budget: Budget, amount: Coordinates, *, up: bool = True) -> str:
     """Return an amount of a budget as text, with the names of its coordinates."""
-    numbers_ = [_short(number, up=up) for number in amount]
+    numbers_ = [short_amount(number, up=up) for number in amount]
     if budget.kind == "approx":
         return f"ε = {numbers_[0]}, δ = {numbers_[1]}"
     if budget.kind == "renyi":
@@ -98,7 +98,7 @@ def amount_text(budget: Budget, amount: Coordinates, *, up: bool = True) -> str:
     return numbers_[0]
 
 
-def _short(value: Fraction, *, up: bool) -> str:
+def short_amount(value: Fraction, *, up: bool) -> str:
     """An amount with few digits, rounded up if it was spent and down if it remains."""
     with localcontext(prec=_DIGITS, rounding=ROUND_CEILING if up else ROUND_FLOOR) as context:
         rounded = context.create_decimal(Decimal(decimal_text(value, up=up)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from expost.cli.certificate import (
 )
 from expost.cli.count import MeanColumn, Out, SumColumn, request_of_options, with_request_options
 from expost.cli.count_screens import render_result
+from expost.cli.ledger_tables import short_amount
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
@@ -166,7 +168,7 @@ def remote_datasets(context: typer.Context, as_json: Json = False) -> None:
         for dataset in facts:
             left = None if dataset["standing"] is None else dataset["standing"]["remaining"]
             columns = [", ".join(dataset.get(part) or ()) for part in ("groups", "values")]
-            cells = [dataset["name"], *columns, value_in_words(left)]
+            cells = [dataset["name"], *columns, value_in_words(_remaining(left))]
             table.add_row(*(Text(visible(cell)) for cell in cells))
         console.print(table)
 
@@ -227,11 +229,19 @@ def ledger_show(
         table = Table("budget", "kind", "settled", "held", "remaining", title="Budgets")
         for budget in listed:
             cells = [budget["name"], budget["kind"]]
-            cells += [value_in_words(budget[part]) for part in ("settled", "held", "remaining")]
+            cells += [value_in_words(budget[part]) for part in ("settled", "held")]
+            cells += [value_in_words(_remaining(budget["remaining"]))]
             table.add_row(*(Text(visible(cell)) for cell in cells))
         console.print(table)
 
     show({"budgets": listed}, as_json=as_json, render=render)
+
+
+def _remaining(amount: Any) -> Any:
+    """What remains, for people: with few digits, rounded down."""
+    if isinstance(amount, dict):
+        return {name: _remaining(part) for name, part in amount.items()}
+    return short_amount(Fraction(str(amount)), up=False) if isinstance(amount, float) else amount
 
 
 def _render_price(console: Console, price: dict[str, Any]) -> None:
@@ -240,7 +250,7 @@ def _render_price(console: Console, price: dict[str, Any]) -> None:
         "ε": price["epsilon"],
         "δ": price["delta"],
         "held at worst": price["worst_case"],
-        "remaining": price["remaining"][-1],
+        "remaining": _remaining(price["remaining"][-1]),
         "fits": price["fits"],
     }
     planned = price["plan"]

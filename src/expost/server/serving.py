@@ -198,12 +198,12 @@ def _listen_beside(
     uvicorn.Server(uvicorn.Config(app, **_options(settings, proxies))).run(sockets=[shared])
 
 
-def _follow(alive: Any, end: Callable[[int, int], None] = os.kill) -> None:
-    """End this process when the one that started it was killed; a new one needs its port."""
+def _follow(alive: Any, end: Callable[[int], Any] = os._exit) -> None:
+    """End at once when the process that started this one was killed: a new one needs the port."""
     try:
         alive.recv_bytes()
     except (EOFError, OSError):
-        end(os.getpid(), signal.SIGKILL)
+        end(1)
 
 
 def _options(settings: ServerSettings, proxies: list[str]) -> dict[str, Any]:
