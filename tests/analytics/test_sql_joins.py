@@ -181,9 +181,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
     make = query.refinement_of
 
-    def watch(request: Any, progress: Any, groups: Any, values: Any, randomness: Any) -> Any:
+    def watch(request: Any, progress: Any, groups: Any, values: Any, *rest: Any, **how: Any) -> Any:
         seen.append((request, progress.most, values))
-        return make(request, progress, groups, values, randomness)
+        return make(request, progress, groups, values, *rest, **how)
 
     monkeypatch.setattr(query, "refinement_of", watch)
     return seen
