@@ -53,7 +53,7 @@ from expost.analytics.sql_tables import (
 )
 from expost.errors import InvalidInput
 from expost.tables.sources import may_collate
-from expost.tables.typed_columns import check_column, engine_of, fetch, named
+from expost.tables.typed_columns import check_column, engine_of, fetch, with_name
 
 PERSON, VALUE = "person", "value"
 _MOST_KEYS = 100_000
@@ -130,7 +130,9 @@ def compile_question(question: SqlQuestion, asked: Mapping[str, Any]) -> Compile
             join_public(*to)
     base = scope.table
     if question.where is not None:
-        base = scope.table = base.filter(named(translator.condition(question.where), "condition"))
+        base = scope.table = base.filter(
+            with_name(translator.condition(question.where), "condition")
+        )
     groups = [translator.cell(text) for _, text in question.groups]
     _check_aliases(question, scope)
     parts, sources, centres = _Parts(question, translator, scope, person, groups, limits).all()
@@ -187,7 +189,7 @@ def _check_aliases(question: SqlQuestion, scope: Scope) -> None:
 def _key_columns(groups: Sequence[TypedCell]) -> dict[str, Any]:
     """The columns of the groups; a column that is a group is taken as it is."""
     return {
-        f"k{index}": named(cell.expression if cell.raw is None else cell.raw, f"k{index}")
+        f"k{index}": with_name(cell.expression if cell.raw is None else cell.raw, f"k{index}")
         for index, cell in enumerate(groups)
     }
 
@@ -297,10 +299,10 @@ class _Parts:
             table = self._scope.table
             columns: dict[str, Any] = {PERSON: table[self._person], **self._keys}
             if value is not None:
-                columns[VALUE] = named(value, VALUE)
+                columns[VALUE] = with_name(value, VALUE)
             if aggregate.where is not None:
                 condition = self._translator.condition(aggregate.where)
-                table = table.filter(named(condition, "condition"))
+                table = table.filter(with_name(condition, "condition"))
             self._parts[known] = len(self._list)
             label, rows = _label(aggregate, kind), table.select(**columns)
             self._list.append(SqlPart(label, kind, rows, bounds, finer))

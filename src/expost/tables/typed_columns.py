@@ -68,7 +68,7 @@ def ibis_module() -> Any:
     return ibis
 
 
-def named(value: Any, name: str) -> Any:
+def with_name(value: Any, name: str) -> Any:
     """Return a value with a name; the ``name`` of Ibis writes out the whole value to compare."""
     from ibis.expr.operations import Alias
 
