@@ -124,7 +124,7 @@ def _launch(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) -> Se
                 "-c",
                 "listen_addresses=",
                 "-c",
-                "max_connections=60",
+                "max_connections=100",
             ],
             stdout=output,
             stderr=subprocess.STDOUT,

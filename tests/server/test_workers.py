@@ -113,7 +113,9 @@ def test_kills_of_workers_lose_and_repeat_nothing(tmp_path: Path, postgres_url: 
 
     with started(settings.home, port, postgres_url) as process:
         call(port, tokens["ada"], "GET", "/api/health")
+        deadline = time.monotonic() + 90
         while len(answering(process, port)) < 2:
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         assert len({parent(pid) for pid in answering(process, port)} | {process.pid}) == 2  # forks
         with ThreadPoolExecutor(8) as pool:

@@ -484,7 +484,9 @@ class Store:
                 self.location.url,
                 pool_pre_ping=True,
                 isolation_level="READ COMMITTED",
-                max_overflow=-1,
+                pool_size=4,  # a server grants a hundred connections in all
+                max_overflow=4,
+                pool_timeout=60,
             )
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None

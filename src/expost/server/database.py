@@ -257,7 +257,9 @@ class ServerDatabase:
         A query alone sees one state of the tables; it needs no transaction around it.
         """
         if self.backend == "postgresql":
-            engine = sql.create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True)
+            # With those of the ledger, four processes stay below PostgreSQL's hundred connections.
+            pool = {"pool_size": 6, "max_overflow": 6, "pool_timeout": 60, "pool_pre_ping": True}
+            engine = sql.create_engine(url, **pool)
             return engine, engine, engine.execution_options(isolation_level="AUTOCOMMIT")
         path = Path(sql.make_url(url).database or "")
         if path.with_name("desk.db").exists():
