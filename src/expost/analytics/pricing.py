@@ -20,12 +20,12 @@ import numpy as np
 from expost.analytics import contribution
 from expost.analytics.cap_choice import MOST_CAP, amount_candidates, cap_candidates
 from expost.analytics.contribution import MOST_UNITS, GroupValues, Measure
+from expost.analytics.group_costs import GroupPaths
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
 from expost.analytics.refinement import (
     LEAST_COST,
     LEAST_PART,
-    GroupPaths,
     Job,
     LevelOptions,
     Wanted,

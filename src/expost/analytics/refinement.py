@@ -36,7 +36,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,6 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
+from expost.analytics.group_costs import ENOUGH, Charge, GroupPaths
 from expost.analytics.refinement_noise import (
     GaussianLevels,
     LaplaceLevels,
@@ -57,7 +58,6 @@ from expost.analytics.refinement_noise import (
     single_look,
     spaced_ladder,
 )
-from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
@@ -69,9 +69,7 @@ _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
 LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
-_ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
 LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
-_PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
 
@@ -117,34 +115,6 @@ class LevelOptions:
     ratio: float | None = None
     spaced: bool = False
     path: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class GroupPaths:
-    """Noisy values of all groups at the costs of a whole path, and what was paid for so far.
-
-    Secret, like the values themselves. ``paid`` is the last step that was looked at, −1 for none.
-    A later question looks further along the same path (``asked_before``).
-    """
-
-    costs: tuple[float, ...]
-    noisy: Floats = field(repr=False)
-    paid: npt.NDArray[np.int64] = field(repr=False)
-
-    @classmethod
-    def beyond(
-        cls, levels: NoiseLevels, values: npt.NDArray[np.int64], randomness: Randomness
-    ) -> GroupPaths:
-        """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
-        last, most = levels.costs[-1], float(_ENOUGH * levels.sensitivity)
-        finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
-        costs = (*levels.costs, *finer)
-        noisy = replace(levels, costs=costs).estimates(values, randomness)
-        return cls(costs, noisy, np.full(len(values), -1))
-
-    def charge(self, most_groups: int) -> Fraction:
-        """Return what was paid for the looks so far: the sum of the m largest group costs."""
-        return Charge(self.costs, len(self.paid), most_groups, path=self).spent
 
 
 @dataclass(frozen=True)
@@ -213,7 +183,7 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     most = max(1, min(groups, groups if most_groups is None else most_groups))
     last = total if order == RACE else total / _PATIENCE
     last = min(total, last if max_group is None else max_group)
-    last = min(last, Fraction(_ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
+    last = min(last, Fraction(ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
     least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
     if last < least:
         field = "epsilon" if max_group is None else "max_group_epsilon"
@@ -245,8 +215,11 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     one_level = wanted.answered and goals.one_level_for_all(wanted, groups, most)
     if wanted.top is not None or one_level:
         top, normal = wanted.top is not None, law == "gaussian"
+        drawn = bool(wanted.top and goals.draws_list(wanted.top, groups, most, law))
         share = total / (most + goals.TEST_PART if top else most)
-        costs = goals.goal_levels(least, min(last, share), top=top, gaussian=normal)
+        if drawn:
+            share = total * (1 - goals.LIST_PART) / min(most, wanted.top or most)
+        costs = goals.goal_levels(least, min(last, share), top=top, drawn=drawn, gaussian=normal)
         return LAWS[law](costs, sensitivity), len(costs) - 1, most
     if options.ratio is None:
         steps = spaced_ladder if options.spaced else ladder
@@ -291,101 +264,6 @@ def _absolute_levels(
     return LAWS[law]((round_up(Fraction(2.0**high)),), sensitivity)
 
 
-class Charge:
-    """The running charge of a job: the sum of the m largest group costs, exactly.
-
-    Costs are floats, that is dyadic rationals: sums are made in integers of their common unit.
-    """
-
-    def __init__(
-        self,
-        costs: Sequence[float],
-        groups: int,
-        most_groups: int,
-        path: GroupPaths | None = None,
-    ) -> None:
-        self.steps = tuple(costs) if path is None else path.costs  # all that may be paid
-        exact = [Fraction(cost) for cost in self.steps]
-        self._unit = math.lcm(*(cost.denominator for cost in exact))
-        self._costs = [int(cost * self._unit) for cost in exact]
-        self._most, self._all = most_groups, most_groups >= groups
-        self.level = np.full(groups, -1)
-        self._step_of = np.searchsorted(self.steps, costs)  # of each level
-        self.paid = np.full(groups, -1) if path is None else path.paid.copy()  # steps
-        self._at = [int((self.paid == step).sum()) for step in range(len(self.steps))]
-        self._sum = self._largest(self._at)
-
-    @property
-    def spent(self) -> Fraction:
-        """The charge of all looks so far."""
-        return Fraction(self._sum, self._unit)
-
-    def after(self, group: int, level: int) -> Fraction:
-        """Return what the charge would be if ``group`` were looked at up to ``level``."""
-        previous = int(self.paid[group])
-        step = max(previous, int(self._step_of[level]))
-        if self._all:
-            old = self._costs[previous] if previous >= 0 else 0
-            return Fraction(self._sum + self._costs[step] - old, self._unit)
-        at = list(self._at)
-        if previous >= 0:
-            at[previous] -= 1
-        at[step] += 1
-        return Fraction(self._largest(at), self._unit)
-
-    def at_most(self, level: int) -> Fraction:
-        """Return the charge if all groups were looked at up to ``level``: no sum is larger."""
-        step = int(self._step_of[level])
-        above = self._at[step + 1 :]
-        at = [0] * step + [len(self.paid) - sum(above)] + above
-        return Fraction(self._largest(at), self._unit)
-
-    @property
-    def free_level(self) -> int:
-        """The level of the m-th most expensive group, −1 if fewer than m groups were looked at."""
-        return self._level_of(self._most)
-
-    @property
-    def outweighed(self) -> int:
-        """The highest level at which a group adds nothing: m others are there or above."""
-        return self._level_of(self._most + 1)
-
-    def _level_of(self, rank: int) -> int:
-        """The level of the most expensive group but ``rank`` − 1, −1 if it was not looked at."""
-        for step in range(len(self._at) - 1, -1, -1):
-            rank -= self._at[step]
-            if rank <= 0:
-                return int(self.level_at(step))
-        return -1
-
-    def level_at(self, step: Any) -> Any:
-        """The highest level that is paid if this step of the path is."""
-        return np.searchsorted(self._step_of, step, side="right") - 1
-
-    def pay(self, groups: npt.NDArray[np.int64], level: int) -> None:
-        """Record looks at ``groups`` up to ``level``."""
-        self.level[groups] = level
-        step = int(self._step_of[level])
-        more = groups[self.paid[groups] < step]
-        for previous, count in zip(*np.unique(self.paid[more], return_counts=True), strict=True):
-            if previous >= 0:
-                self._at[previous] -= int(count)
-        self._at[step] += len(more)
-        self.paid[more] = step
-        self._sum = self._largest(self._at)
-
-    def _largest(self, at: Sequence[int]) -> int:
-        """The sum of the m largest: from the finest level down until m groups are counted."""
-        total, left = 0, self._most
-        for cost, count in zip(reversed(self._costs), reversed(at), strict=True):
-            taken = min(left, count)
-            total += taken * cost
-            left -= taken
-            if not left:
-                break
-        return total
-
-
 class Refinement:
     """A running job: iterate over it to get answers as they are released.
 
@@ -418,6 +296,7 @@ class Refinement:
         self._single, self._single_least = single_look(job.levels, job.rule)
         self._values, self._randomness = values, randomness  # for the tests of top lists
         self._tests: goals.ListTests | None = None
+        self._drawn: Fraction | None = None  # what a list that was drawn has cost
         if job.top is not None:
             self._tests = goals.ListTests(job.levels, job.rule, job.most_groups)
 
@@ -445,8 +324,9 @@ class Refinement:
 
     @property
     def tested(self) -> Fraction:
-        """What the tests of lists cost so far."""
-        return Fraction(0) if self._tests is None else self._tests.spent
+        """What a list cost so far: its draw, or its tests."""
+        tests = Fraction(0) if self._tests is None else self._tests.spent
+        return tests + (self._drawn or 0)
 
     @property
     def remaining(self) -> Fraction:
@@ -467,7 +347,9 @@ class Refinement:
     def _walk(self) -> Iterator[int]:
         """Every group that becomes good enough, at the moment when it does."""
         if self.job.top is not None:
-            yield from self._until_top(self.job.top)
+            job, size, groups = self.job, self.job.top, len(self.groups)
+            drawn = goals.draws_list(size, groups, job.most_groups, job.levels.law)
+            yield from self._drawn_top(size) if drawn else self._until_top(size)
         elif self.job.rule.name == goals.SINGLE:
             self._until_answered(self.job.answered or 1)
         else:
@@ -523,13 +405,29 @@ class Refinement:
                 yield from (int(group) for group in order[:size])
                 return
 
+    def _drawn_top(self, size: int) -> Iterator[int]:
+        """Draw a list, and look at its groups once (all groups if there is none) (``goals``)."""
+        job, levels = self.job, self.job.levels
+        limit = job.total * goals.LIST_PART
+        drawn = goals.draw_list(self._values, size, levels, job.rule, limit, self._randomness)
+        self._drawn = drawn[1]
+        looked = np.array(range(len(self.groups)) if drawn[0] is None else drawn[0])
+        share = goals.VALUE_PART * drawn[1] / min(len(looked), job.most_groups)
+        level = max(0, int(np.searchsorted(levels.costs, round_down(share), side="right")) - 1)
+        self._charge.pay(looked, level)
+        self._weighed[looked] = True
+        for group in sorted(looked, key=lambda group: -self._estimates[level, group]):
+            if drawn[0] is not None:
+                yield int(group)
+
     def _answer(self, group: int) -> Answer:
         level, rule = int(self._charge.level[group]), self.job.rule
         paid = int(self._charge.paid[group])
         cost = self._charge.steps[paid] if paid >= 0 else 0.0
         if level < 0:
             return Answer(self.groups[group], math.nan, -math.inf, math.inf, cost)
-        width = float((self._single if self._free[group] else rule.open_half_widths)[level])
+        alone = self._free[group] or self._drawn is not None
+        width = float((self._single if alone else rule.open_half_widths)[level])
         stopped = None if self._free[group] else self._stopped.get(group)
         if stopped is not None and rule.half_widths[stopped] <= width:
             level, width = stopped, float(rule.half_widths[stopped])
