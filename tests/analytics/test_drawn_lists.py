@@ -19,8 +19,8 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.refinement import Refinement, Wanted, make_job
-from expost.analytics.refinement_goals import ListLaw, draw_list, draws_list, top_rule
+from expost.analytics.refinement import Refinement, make_job
+from expost.analytics.refinement_goals import ListLaw, Wanted, draw_list, draws_list, top_rule
 from expost.analytics.refinement_noise import (
     GaussianLevels,
     LaplaceLevels,

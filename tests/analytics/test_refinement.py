@@ -16,8 +16,8 @@ from reproduction.simulated_paths import simulate_laplace_paths
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.group_costs import Charge
-from expost.analytics.refinement import GIVEN, RACE, Job, Refinement
+from expost.analytics.refinement import Charge, Job, Refinement
+from expost.analytics.refinement_goals import GIVEN, RACE
 from expost.analytics.refinement_noise import NoiseLevels, geometric_grid
 from expost.privacy.dpsgd import gaussian_for
 from tests.analytics.jobs import cheap_job, names

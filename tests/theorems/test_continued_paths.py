@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
-from expost.analytics.group_costs import GroupPaths
-from expost.analytics.refinement import GIVEN, RACE, Job, Refinement
+from expost.analytics.refinement import GroupPaths, Job, Refinement
+from expost.analytics.refinement_goals import GIVEN, RACE
 from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule, half_width
 from tests.analytics import laws
 

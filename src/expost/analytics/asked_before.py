@@ -66,8 +66,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from expost.analytics.contribution import GroupValues
-from expost.analytics.group_costs import GroupPaths
 from expost.analytics.pricing import CheckedCount, CountPrice, KeptPath, outcome_of
+from expost.analytics.refinement import GroupPaths
 from expost.analytics.request import completed
 from expost.budget.charging import Account
 from expost.budget.reservation_rows import SETTLED

@@ -26,7 +26,6 @@ from expost.analytics.asked_before import (
 )
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
-from expost.analytics.group_costs import GroupPaths
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
@@ -46,7 +45,7 @@ from expost.analytics.pricing import (
     too_much_removed,
 )
 from expost.analytics.private_keys import KeySelection
-from expost.analytics.refinement import Answer, Refinement
+from expost.analytics.refinement import Answer, GroupPaths, Refinement
 from expost.analytics.request import CountRequest, check_request, with_usual_cap
 from expost.analytics.shared_pairs import Shared, run_capped, shared_pairs, sizes_per_user
 from expost.budget.charging import Account, LedgerOrPlace

@@ -36,7 +36,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,33 +44,21 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
-from expost.analytics.group_costs import ENOUGH, Charge, GroupPaths
+from expost.analytics.refinement_goals import ENOUGH, GIVEN, LevelOptions, Wanted, make_levels
 from expost.analytics.refinement_noise import (
-    GaussianLevels,
-    LaplaceLevels,
     NoiseLevels,
     StoppingRule,
     absolute_rule,
     geometric_grid,
-    half_widths_at,
-    ladder,
     make_rule,
     single_look,
-    spaced_ladder,
 )
-from expost.errors import InvalidInput
+from expost.arrays import Floats
 from expost.randomness.source import Randomness
-from expost.rationals import round_down, round_up
+from expost.rationals import round_down
 
-GIVEN, RACE = "given", "race"
-LAWS: dict[str, type[NoiseLevels]] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
-_LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
-_FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
-_FIRST_PART = 1000  # the first look at m groups costs at most the total over this
-LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
-_LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
 LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
-_PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
+_PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 
 
 @dataclass(frozen=True)
@@ -90,31 +78,31 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How accurate answers must be, in grid units where absolute."""
+class GroupPaths:
+    """Noisy values of all groups at the costs of a whole path, and what was paid for so far.
 
-    within: float | None = 0.1
-    plus_minus: Fraction | None = None
-    confidence: float = 0.9
-    rule: str = "confidence"
-    signed: bool = False
-    answered: int | None = None
-    top: int | None = None
+    Secret, like the values themselves. ``paid`` is the last step that was looked at, −1 for none.
+    A later question looks further along the same path (``asked_before``).
+    """
 
+    costs: tuple[float, ...]
+    noisy: Floats = field(repr=False)
+    paid: npt.NDArray[np.int64] = field(repr=False)
 
-@dataclass(frozen=True)
-class LevelOptions:
-    """What the levels depend on besides the wanted error; ``most_groups`` is m, None for all."""
+    @classmethod
+    def beyond(
+        cls, levels: NoiseLevels, values: npt.NDArray[np.int64], randomness: Randomness
+    ) -> GroupPaths:
+        """Draw a path at these levels and at finer ones, up to 32 times the last cost."""
+        last, most = levels.costs[-1], float(ENOUGH * levels.sensitivity)
+        finer = geometric_grid(last, max(last, min(most, last * _PATH_REACH)), _PATH_RATIO)[1:]
+        costs = (*levels.costs, *finer)
+        noisy = replace(levels, costs=costs).estimates(values, randomness)
+        return cls(costs, noisy, np.full(len(values), -1))
 
-    law: str
-    total: Fraction
-    sensitivity: int = 1
-    most_groups: int | None = None
-    order: str = RACE
-    max_group: Fraction | None = None
-    ratio: float | None = None
-    spaced: bool = False
-    path: tuple[float, ...] | None = None
+    def charge(self, most_groups: int) -> Fraction:
+        """Return what was paid for the looks so far: the sum of the m largest group costs."""
+        return Charge(self.costs, len(self.paid), most_groups, path=self).spent
 
 
 @dataclass(frozen=True)
@@ -174,94 +162,99 @@ def make_job(
     return Job(levels, rule, total, order, most, shared, wanted.answered)
 
 
-def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[NoiseLevels, int, int]:
-    """Return the levels, the one that every group can afford, and m; refuse what does not fit."""
-    law, total, sensitivity = options.law, options.total, options.sensitivity
-    most_groups, order, max_group = options.most_groups, options.order, options.max_group
-    if order not in (GIVEN, RACE):
-        raise InvalidInput("group_order", order, "give 'given' or 'race'")
-    most = max(1, min(groups, groups if most_groups is None else most_groups))
-    last = total if order == RACE else total / _PATIENCE
-    last = min(total, last if max_group is None else max_group)
-    last = min(last, Fraction(ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
-    least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
-    if last < least:
-        field = "epsilon" if max_group is None else "max_group_epsilon"
-        raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")
-    if wanted.plus_minus is None and least * most > total:
-        raise InvalidInput(
-            "epsilon",
-            float(total),
-            f"the first look at {most} groups would cost {float(least * most):.3g}: give a larger "
-            "epsilon, a coarser grid, or fewer groups (per user)",
-        )
-    if wanted.plus_minus is not None:
-        levels = _absolute_levels(law, wanted, sensitivity, options.path)
-        if levels.costs[0] > total:
-            raise InvalidInput(
-                "plus_minus",
-                float(wanted.plus_minus),
-                f"one group alone would cost {levels.costs[0]:.3g} of {float(total):.3g}: "
-                "allow a larger error or a larger epsilon",
-            )
-        return levels, 0, most
-    assert wanted.within is not None
-    shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
-    if options.path is not None:  # a path that is continued has its levels
-        costs = tuple(cost for cost in options.path if cost <= last) or options.path[:1]
-        level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-        return LAWS[law](costs, sensitivity), max(0, level), most
-    first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
-    one_level = wanted.answered and goals.one_level_for_all(wanted, groups, most)
-    if wanted.top is not None or one_level:
-        top, normal = wanted.top is not None, law == "gaussian"
-        drawn = bool(wanted.top and goals.draws_list(wanted.top, groups, most, law))
-        share = total / (most + goals.TEST_PART if top else most)
-        if drawn:
-            share = total * (1 - goals.LIST_PART) / min(most, wanted.top or most)
-        costs = goals.goal_levels(least, min(last, share), top=top, drawn=drawn, gaussian=normal)
-        return LAWS[law](costs, sensitivity), len(costs) - 1, most
-    if options.ratio is None:
-        steps = spaced_ladder if options.spaced else ladder
-        costs = steps(round_down(first), round_down(shared), round_down(last))
-    else:
-        costs = geometric_grid(round_down(first), round_down(last), options.ratio)
-    level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-    return LAWS[law](costs, sensitivity), level, most
+class Charge:
+    """The running charge of a job: the sum of the m largest group costs, exactly.
 
-
-def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:
-    """A first look at next to no cost: large groups stop there, others lose nothing."""
-    width = Fraction(max(1e-9, min(1.0, wanted.within or 1.0)))
-    costs = {
-        "laplace": Fraction(5, 2) / (width * _LARGEST_FIRST),
-        "gaussian": Fraction(sensitivity**2, 2 * _FIRST_DEVIATION**2),
-    }
-    return min(costs[law], share / _FIRST_PART)
-
-
-def _absolute_levels(
-    law: str, wanted: Wanted, sensitivity: int, path: tuple[float, ...] | None = None
-) -> NoiseLevels:
-    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection.
-
-    Of a ``path`` that is continued the cheapest step whose half-width is small enough.
+    Costs are floats, that is dyadic rationals: sums are made in integers of their common unit.
     """
-    assert wanted.plus_minus is not None
-    target, miss = float(wanted.plus_minus), np.array([1 - wanted.confidence])
-    for cost in path or ():
-        if half_widths_at(LAWS[law]((cost,), sensitivity), miss)[0] <= target:
-            return LAWS[law]((cost,), sensitivity)
-    if path is not None:
-        raise InvalidInput("plus_minus", target, "the path that is continued ends before")
-    low, high = -60.0, 60.0  # of log₂ of the cost
-    for _ in range(200):
-        middle = (low + high) / 2
-        width = half_widths_at(LAWS[law]((2.0**middle,), sensitivity), miss)[0]
-        low, high = (low, middle) if width <= target else (middle, high)
-    if high >= 59:
-        raise InvalidInput("plus_minus", target, "no noise is that small: allow a larger error")
-    return LAWS[law]((round_up(Fraction(2.0**high)),), sensitivity)
+
+    def __init__(
+        self,
+        costs: Sequence[float],
+        groups: int,
+        most_groups: int,
+        path: GroupPaths | None = None,
+    ) -> None:
+        self.steps = tuple(costs) if path is None else path.costs  # all that may be paid
+        exact = [Fraction(cost) for cost in self.steps]
+        self._unit = math.lcm(*(cost.denominator for cost in exact))
+        self._costs = [int(cost * self._unit) for cost in exact]
+        self._most, self._all = most_groups, most_groups >= groups
+        self.level = np.full(groups, -1)
+        self._step_of = np.searchsorted(self.steps, costs)  # of each level
+        self.paid = np.full(groups, -1) if path is None else path.paid.copy()  # steps
+        self._at = [int((self.paid == step).sum()) for step in range(len(self.steps))]
+        self._sum = self._largest(self._at)
+
+    @property
+    def spent(self) -> Fraction:
+        """The charge of all looks so far."""
+        return Fraction(self._sum, self._unit)
+
+    def after(self, group: int, level: int) -> Fraction:
+        """Return what the charge would be if ``group`` were looked at up to ``level``."""
+        previous = int(self.paid[group])
+        step = max(previous, int(self._step_of[level]))
+        if self._all:
+            old = self._costs[previous] if previous >= 0 else 0
+            return Fraction(self._sum + self._costs[step] - old, self._unit)
+        at = list(self._at)
+        if previous >= 0:
+            at[previous] -= 1
+        at[step] += 1
+        return Fraction(self._largest(at), self._unit)
+
+    def at_most(self, level: int) -> Fraction:
+        """Return the charge if all groups were looked at up to ``level``: no sum is larger."""
+        step = int(self._step_of[level])
+        above = self._at[step + 1 :]
+        at = [0] * step + [len(self.paid) - sum(above)] + above
+        return Fraction(self._largest(at), self._unit)
+
+    @property
+    def free_level(self) -> int:
+        """The level of the m-th most expensive group, −1 if fewer than m groups were looked at."""
+        return self._level_of(self._most)
+
+    @property
+    def outweighed(self) -> int:
+        """The highest level at which a group adds nothing: m others are there or above."""
+        return self._level_of(self._most + 1)
+
+    def _level_of(self, rank: int) -> int:
+        """The level of the most expensive group but ``rank`` − 1, −1 if it was not looked at."""
+        for step in range(len(self._at) - 1, -1, -1):
+            rank -= self._at[step]
+            if rank <= 0:
+                return int(self.level_at(step))
+        return -1
+
+    def level_at(self, step: Any) -> Any:
+        """The highest level that is paid if this step of the path is."""
+        return np.searchsorted(self._step_of, step, side="right") - 1
+
+    def pay(self, groups: npt.NDArray[np.int64], level: int) -> None:
+        """Record looks at ``groups`` up to ``level``."""
+        self.level[groups] = level
+        step = int(self._step_of[level])
+        more = groups[self.paid[groups] < step]
+        for previous, count in zip(*np.unique(self.paid[more], return_counts=True), strict=True):
+            if previous >= 0:
+                self._at[previous] -= int(count)
+        self._at[step] += len(more)
+        self.paid[more] = step
+        self._sum = self._largest(self._at)
+
+    def _largest(self, at: Sequence[int]) -> int:
+        """The sum of the m largest: from the finest level down until m groups are counted."""
+        total, left = 0, self._most
+        for cost, count in zip(reversed(self._costs), reversed(at), strict=True):
+            taken = min(left, count)
+            total += taken * cost
+            left -= taken
+            if not left:
+                break
+        return total
 
 
 class Refinement:
