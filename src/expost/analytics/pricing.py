@@ -22,8 +22,8 @@ from expost.analytics.cap_choice import MOST_CAP, amount_candidates, cap_candida
 from expost.analytics.contribution import MOST_UNITS, GroupValues, Measure
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
-from expost.analytics.refinement import LEAST_PART, GroupPaths, Job, make_job
-from expost.analytics.refinement_goals import LEAST_COST, LevelOptions, Wanted, make_levels
+from expost.analytics.refinement import LEAST_PART, GroupPaths, Job, make_job, make_levels
+from expost.analytics.refinement_goals import LEAST_COST, LevelOptions, Wanted
 from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges

@@ -44,19 +44,28 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
-from expost.analytics.refinement_goals import ENOUGH, GIVEN, LevelOptions, Wanted, make_levels
+from expost.analytics.refinement_goals import ENOUGH, GIVEN, LAWS, LEAST_COST, LevelOptions, Wanted
 from expost.analytics.refinement_noise import (
     NoiseLevels,
     StoppingRule,
     absolute_rule,
     geometric_grid,
+    half_widths_at,
+    ladder,
     make_rule,
     single_look,
+    spaced_ladder,
 )
 from expost.arrays import Floats
+from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
-from expost.rationals import round_down
+from expost.rationals import round_down, round_up
 
+_LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
+_FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
+_FIRST_PART = 1000  # the first look at m groups costs at most the total over this
+_LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
+_PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
 _PATH_REACH, _PATH_RATIO = 32, 1.1  # of a path that later questions may continue
 
@@ -160,6 +169,96 @@ def make_job(
         never = np.full(len(levels.costs), math.inf)
         rule = replace(rule, name="never", within=0.0, least=never)
     return Job(levels, rule, total, order, most, shared, wanted.answered)
+
+
+def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[NoiseLevels, int, int]:
+    """Return the levels, the one that every group can afford, and m; refuse what does not fit."""
+    law, total, sensitivity = options.law, options.total, options.sensitivity
+    most_groups, order, max_group = options.most_groups, options.order, options.max_group
+    if order not in (GIVEN, RACE):
+        raise InvalidInput("group_order", order, "give 'given' or 'race'")
+    most = max(1, min(groups, groups if most_groups is None else most_groups))
+    last = total if order == RACE else total / _PATIENCE
+    last = min(total, last if max_group is None else max_group)
+    last = min(last, Fraction(ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
+    least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
+    if last < least:
+        field = "epsilon" if max_group is None else "max_group_epsilon"
+        raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")
+    if wanted.plus_minus is None and least * most > total:
+        raise InvalidInput(
+            "epsilon",
+            float(total),
+            f"the first look at {most} groups would cost {float(least * most):.3g}: give a larger "
+            "epsilon, a coarser grid, or fewer groups (per user)",
+        )
+    if wanted.plus_minus is not None:
+        levels = _absolute_levels(law, wanted, sensitivity, options.path)
+        if levels.costs[0] > total:
+            raise InvalidInput(
+                "plus_minus",
+                float(wanted.plus_minus),
+                f"one group alone would cost {levels.costs[0]:.3g} of {float(total):.3g}: "
+                "allow a larger error or a larger epsilon",
+            )
+        return levels, 0, most
+    assert wanted.within is not None
+    shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
+    if options.path is not None:  # a path that is continued has its levels
+        costs = tuple(cost for cost in options.path if cost <= last) or options.path[:1]
+        level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
+        return LAWS[law](costs, sensitivity), max(0, level), most
+    first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
+    one_level = wanted.answered and goals.one_level_for_all(wanted, groups, most)
+    if wanted.top is not None or one_level:
+        top, normal = wanted.top is not None, law == "gaussian"
+        drawn = bool(wanted.top and goals.draws_list(wanted.top, groups, most, law))
+        share = total / (most + goals.TEST_PART if top else most)
+        if drawn:
+            share = total * (1 - goals.LIST_PART) / min(most, wanted.top or most)
+        costs = goals.goal_levels(least, min(last, share), top=top, drawn=drawn, gaussian=normal)
+        return LAWS[law](costs, sensitivity), len(costs) - 1, most
+    if options.ratio is None:
+        steps = spaced_ladder if options.spaced else ladder
+        costs = steps(round_down(first), round_down(shared), round_down(last))
+    else:
+        costs = geometric_grid(round_down(first), round_down(last), options.ratio)
+    level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
+    return LAWS[law](costs, sensitivity), level, most
+
+
+def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:
+    """A first look at next to no cost: large groups stop there, others lose nothing."""
+    width = Fraction(max(1e-9, min(1.0, wanted.within or 1.0)))
+    costs = {
+        "laplace": Fraction(5, 2) / (width * _LARGEST_FIRST),
+        "gaussian": Fraction(sensitivity**2, 2 * _FIRST_DEVIATION**2),
+    }
+    return min(costs[law], share / _FIRST_PART)
+
+
+def _absolute_levels(
+    law: str, wanted: Wanted, sensitivity: int, path: tuple[float, ...] | None = None
+) -> NoiseLevels:
+    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection.
+
+    Of a ``path`` that is continued the cheapest step whose half-width is small enough.
+    """
+    assert wanted.plus_minus is not None
+    target, miss = float(wanted.plus_minus), np.array([1 - wanted.confidence])
+    for cost in path or ():
+        if half_widths_at(LAWS[law]((cost,), sensitivity), miss)[0] <= target:
+            return LAWS[law]((cost,), sensitivity)
+    if path is not None:
+        raise InvalidInput("plus_minus", target, "the path that is continued ends before")
+    low, high = -60.0, 60.0  # of log₂ of the cost
+    for _ in range(200):
+        middle = (low + high) / 2
+        width = half_widths_at(LAWS[law]((2.0**middle,), sensitivity), miss)[0]
+        low, high = (low, middle) if width <= target else (middle, high)
+    if high >= 59:
+        raise InvalidInput("plus_minus", target, "no noise is that small: allow a larger error")
+    return LAWS[law]((round_up(Fraction(2.0**high)),), sensitivity)
 
 
 class Charge:

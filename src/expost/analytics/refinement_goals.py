@@ -79,12 +79,9 @@ from expost.analytics.refinement_noise import (
     half_width,
     half_widths_at,
     joint_half_widths,
-    ladder,
     simultaneous_half_width,
-    spaced_ladder,
 )
 from expost.arrays import Floats
-from expost.errors import InvalidInput
 from expost.randomness.coins import arithmetic, subset
 from expost.randomness.samplers import ExponentialLaw, choice_of_logs
 from expost.randomness.source import Randomness
@@ -92,12 +89,7 @@ from expost.rationals import round_down, round_up
 
 GIVEN, RACE = "given", "race"
 LAWS: dict[str, type[NoiseLevels]] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
-_LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
-_FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
-_FIRST_PART = 1000  # the first look at m groups costs at most the total over this
 LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
-_LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
-_PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
 SINGLE, TOP = "single", "top"
 _RANGE, _RATIO = 32, 1.015  # levels of ``answered``: from a 32nd of what all can afford
@@ -142,96 +134,6 @@ class LevelOptions:
     ratio: float | None = None
     spaced: bool = False
     path: tuple[float, ...] | None = None
-
-
-def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[NoiseLevels, int, int]:
-    """Return the levels, the one that every group can afford, and m; refuse what does not fit."""
-    law, total, sensitivity = options.law, options.total, options.sensitivity
-    most_groups, order, max_group = options.most_groups, options.order, options.max_group
-    if order not in (GIVEN, RACE):
-        raise InvalidInput("group_order", order, "give 'given' or 'race'")
-    most = max(1, min(groups, groups if most_groups is None else most_groups))
-    last = total if order == RACE else total / _PATIENCE
-    last = min(total, last if max_group is None else max_group)
-    last = min(last, Fraction(ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
-    least = LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
-    if last < least:
-        field = "epsilon" if max_group is None else "max_group_epsilon"
-        raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")
-    if wanted.plus_minus is None and least * most > total:
-        raise InvalidInput(
-            "epsilon",
-            float(total),
-            f"the first look at {most} groups would cost {float(least * most):.3g}: give a larger "
-            "epsilon, a coarser grid, or fewer groups (per user)",
-        )
-    if wanted.plus_minus is not None:
-        levels = _absolute_levels(law, wanted, sensitivity, options.path)
-        if levels.costs[0] > total:
-            raise InvalidInput(
-                "plus_minus",
-                float(wanted.plus_minus),
-                f"one group alone would cost {levels.costs[0]:.3g} of {float(total):.3g}: "
-                "allow a larger error or a larger epsilon",
-            )
-        return levels, 0, most
-    assert wanted.within is not None
-    shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
-    if options.path is not None:  # a path that is continued has its levels
-        costs = tuple(cost for cost in options.path if cost <= last) or options.path[:1]
-        level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-        return LAWS[law](costs, sensitivity), max(0, level), most
-    first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
-    one_level = wanted.answered and one_level_for_all(wanted, groups, most)
-    if wanted.top is not None or one_level:
-        top, normal = wanted.top is not None, law == "gaussian"
-        drawn = bool(wanted.top and draws_list(wanted.top, groups, most, law))
-        share = total / (most + TEST_PART if top else most)
-        if drawn:
-            share = total * (1 - LIST_PART) / min(most, wanted.top or most)
-        costs = goal_levels(least, min(last, share), top=top, drawn=drawn, gaussian=normal)
-        return LAWS[law](costs, sensitivity), len(costs) - 1, most
-    if options.ratio is None:
-        steps = spaced_ladder if options.spaced else ladder
-        costs = steps(round_down(first), round_down(shared), round_down(last))
-    else:
-        costs = geometric_grid(round_down(first), round_down(last), options.ratio)
-    level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-    return LAWS[law](costs, sensitivity), level, most
-
-
-def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:
-    """A first look at next to no cost: large groups stop there, others lose nothing."""
-    width = Fraction(max(1e-9, min(1.0, wanted.within or 1.0)))
-    costs = {
-        "laplace": Fraction(5, 2) / (width * _LARGEST_FIRST),
-        "gaussian": Fraction(sensitivity**2, 2 * _FIRST_DEVIATION**2),
-    }
-    return min(costs[law], share / _FIRST_PART)
-
-
-def _absolute_levels(
-    law: str, wanted: Wanted, sensitivity: int, path: tuple[float, ...] | None = None
-) -> NoiseLevels:
-    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection.
-
-    Of a ``path`` that is continued the cheapest step whose half-width is small enough.
-    """
-    assert wanted.plus_minus is not None
-    target, miss = float(wanted.plus_minus), np.array([1 - wanted.confidence])
-    for cost in path or ():
-        if half_widths_at(LAWS[law]((cost,), sensitivity), miss)[0] <= target:
-            return LAWS[law]((cost,), sensitivity)
-    if path is not None:
-        raise InvalidInput("plus_minus", target, "the path that is continued ends before")
-    low, high = -60.0, 60.0  # of log₂ of the cost
-    for _ in range(200):
-        middle = (low + high) / 2
-        width = half_widths_at(LAWS[law]((2.0**middle,), sensitivity), miss)[0]
-        low, high = (low, middle) if width <= target else (middle, high)
-    if high >= 59:
-        raise InvalidInput("plus_minus", target, "no noise is that small: allow a larger error")
-    return LAWS[law]((round_up(Fraction(2.0**high)),), sensitivity)
 
 
 def one_level_for_all(wanted: Any, groups: int, most: int) -> bool:
