@@ -44,7 +44,15 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
-from expost.analytics.refinement_goals import ENOUGH, GIVEN, LAWS, LEAST_COST, LevelOptions, Wanted
+from expost.analytics.refinement_goals import (
+    ENOUGH,
+    GIVEN,
+    LAWS,
+    LEAST_COST,
+    RACE,
+    LevelOptions,
+    Wanted,
+)
 from expost.analytics.refinement_noise import (
     NoiseLevels,
     StoppingRule,
