@@ -15,7 +15,8 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.refinement import GIVEN, RACE, Job, Refinement, Wanted, make_job
+from expost.analytics.refinement import Job, Refinement, make_job
+from expost.analytics.refinement_goals import GIVEN, RACE, Wanted
 from expost.analytics.refinement_noise import LaplaceLevels, half_width
 from tests.analytics.jobs import cheap_job
 

@@ -21,7 +21,8 @@ from scipy import stats
 
 from expost import SimulationRandomness
 from expost.analytics.pricing import FINER
-from expost.analytics.refinement import GIVEN, Job, Refinement, Wanted, make_job
+from expost.analytics.refinement import Job, Refinement, make_job
+from expost.analytics.refinement_goals import GIVEN, Wanted
 from expost.analytics.refinement_noise import (
     GaussianLevels,
     LaplaceLevels,

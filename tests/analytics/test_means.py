@@ -18,7 +18,8 @@ from expost.analytics.means import (
     quantiles,
     worst_mean_miss,
 )
-from expost.analytics.refinement import Job, Wanted, make_job
+from expost.analytics.refinement import Job, make_job
+from expost.analytics.refinement_goals import Wanted
 from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels
 
 FALSE_ALARM = 1e-8

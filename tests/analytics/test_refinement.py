@@ -16,7 +16,8 @@ from reproduction.simulated_paths import simulate_laplace_paths
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.refinement import GIVEN, RACE, Charge, Job, Refinement
+from expost.analytics.refinement import Charge, Job, Refinement
+from expost.analytics.refinement_goals import GIVEN, RACE
 from expost.analytics.refinement_noise import NoiseLevels, geometric_grid
 from expost.privacy.dpsgd import gaussian_for
 from tests.analytics.jobs import cheap_job, names

@@ -19,8 +19,8 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.refinement import Job, Refinement, Wanted, make_job
-from expost.analytics.refinement_goals import ListTests, late_groups, top_rule
+from expost.analytics.refinement import Job, Refinement, make_job
+from expost.analytics.refinement_goals import ListTests, Wanted, late_groups, top_rule
 from expost.analytics.refinement_noise import LaplaceLevels
 from expost.certificates.verify import verify_certificate
 from expost.certificates.words import certificate_words

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from expost.analytics.contribution import Measure, measured, pair_columns, run_totals, totals
-from expost.analytics.refinement import GIVEN, RACE, Answer, Job, Refinement
+from expost.analytics.refinement import Answer, Job, Refinement
+from expost.analytics.refinement_goals import GIVEN, RACE
 from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule, half_width
 from expost.tables.sources import as_table
 from tests.analytics import laws

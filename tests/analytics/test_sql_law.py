@@ -22,7 +22,8 @@ from expost.analytics import pricing, sql_run
 from expost.analytics.contribution import GroupValues
 from expost.analytics.quantile_run import Known, QuantileRun
 from expost.analytics.quantile_search import Source, search
-from expost.analytics.refinement import RACE, Job
+from expost.analytics.refinement import Job
+from expost.analytics.refinement_goals import RACE
 from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule
 from expost.analytics.sql_request import CheckedQuery, check_query
 from expost.analytics.sql_run import QueryRun

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
 from expost.analytics.means import MeanRefinement, mean_rule
-from expost.analytics.refinement import GIVEN, RACE, Job, Refinement
+from expost.analytics.refinement import Job, Refinement
+from expost.analytics.refinement_goals import GIVEN, RACE
 from expost.analytics.refinement_noise import GroupPaths, LaplaceLevels, StoppingRule, half_width
 from tests.analytics import laws
 

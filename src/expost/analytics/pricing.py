@@ -22,16 +22,8 @@ from expost.analytics.cap_choice import MOST_CAP, amount_candidates, cap_candida
 from expost.analytics.contribution import MOST_UNITS, GroupValues, Measure
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
-from expost.analytics.refinement import (
-    LEAST_COST,
-    LEAST_PART,
-    Charge,
-    Job,
-    LevelOptions,
-    Wanted,
-    make_job,
-    make_levels,
-)
+from expost.analytics.refinement import LEAST_PART, Charge, Job, make_job, make_levels
+from expost.analytics.refinement_goals import LEAST_COST, LevelOptions, Wanted
 from expost.analytics.refinement_noise import (
     GaussianLevels,
     GroupPaths,

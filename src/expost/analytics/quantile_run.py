@@ -63,7 +63,7 @@ from expost.analytics.quantile_search import (
     search,
     tree_levels,
 )
-from expost.analytics.refinement import LAWS
+from expost.analytics.refinement_goals import LAWS
 from expost.analytics.refinement_noise import geometric_grid
 from expost.arrays import Integers
 from expost.rationals import round_down, round_up

@@ -44,11 +44,17 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.analytics import refinement_goals as goals
+from expost.analytics.refinement_goals import (
+    GIVEN,
+    LAWS,
+    LEAST_COST,
+    RACE,
+    LevelOptions,
+    Wanted,
+)
 from expost.analytics.refinement_noise import (
     ENOUGH,
-    GaussianLevels,
     GroupPaths,
-    LaplaceLevels,
     NoiseLevels,
     StoppingRule,
     absolute_rule,
@@ -63,15 +69,12 @@ from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
-GIVEN, RACE = "given", "race"
-LAWS: dict[str, type[NoiseLevels]] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
 _LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
 _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
-LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
-LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
+LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
 
 
 @dataclass(frozen=True)
@@ -88,34 +91,6 @@ class Answer:
         """Return the answer with names for JSON."""
         group = list(self.group) if isinstance(self.group, tuple) else self.group
         return vars(self) | {"group": group}
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How accurate answers must be, in grid units where absolute."""
-
-    within: float | None = 0.1
-    plus_minus: Fraction | None = None
-    confidence: float = 0.9
-    rule: str = "confidence"
-    signed: bool = False
-    answered: int | None = None
-    top: int | None = None
-
-
-@dataclass(frozen=True)
-class LevelOptions:
-    """What the levels depend on besides the wanted error; ``most_groups`` is m, None for all."""
-
-    law: str
-    total: Fraction
-    sensitivity: int = 1
-    most_groups: int | None = None
-    order: str = RACE
-    max_group: Fraction | None = None
-    ratio: float | None = None
-    spaced: bool = False
-    path: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -216,8 +191,11 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
     one_level = wanted.answered and goals.one_level_for_all(wanted, groups, most)
     if wanted.top is not None or one_level:
         top, normal = wanted.top is not None, law == "gaussian"
+        drawn = bool(wanted.top and goals.draws_list(wanted.top, groups, most, law))
         share = total / (most + goals.TEST_PART if top else most)
-        costs = goals.goal_levels(least, min(last, share), top=top, gaussian=normal)
+        if drawn:
+            share = total * (1 - goals.LIST_PART) / min(most, wanted.top or most)
+        costs = goals.goal_levels(least, min(last, share), top=top, drawn=drawn, gaussian=normal)
         return LAWS[law](costs, sensitivity), len(costs) - 1, most
     if options.ratio is None:
         steps = spaced_ladder if options.spaced else ladder
@@ -389,6 +367,7 @@ class Refinement:
         self._single, self._single_least = single_look(job.levels, job.rule)
         self._values, self._randomness = values, randomness  # for the tests of top lists
         self._tests: goals.ListTests | None = None
+        self._drawn: Fraction | None = None  # what a list that was drawn has cost
         if job.top is not None:
             self._tests = goals.ListTests(job.levels, job.rule, job.most_groups)
 
@@ -416,8 +395,9 @@ class Refinement:
 
     @property
     def tested(self) -> Fraction:
-        """What the tests of lists cost so far."""
-        return Fraction(0) if self._tests is None else self._tests.spent
+        """What a list cost so far: its draw, or its tests."""
+        tests = Fraction(0) if self._tests is None else self._tests.spent
+        return tests + (self._drawn or 0)
 
     @property
     def remaining(self) -> Fraction:
@@ -438,7 +418,9 @@ class Refinement:
     def _walk(self) -> Iterator[int]:
         """Every group that becomes good enough, at the moment when it does."""
         if self.job.top is not None:
-            yield from self._until_top(self.job.top)
+            job, size, groups = self.job, self.job.top, len(self.groups)
+            drawn = goals.draws_list(size, groups, job.most_groups, job.levels.law)
+            yield from self._drawn_top(size) if drawn else self._until_top(size)
         elif self.job.rule.name == goals.SINGLE:
             self._until_answered(self.job.answered or 1)
         else:
@@ -494,11 +476,27 @@ class Refinement:
                 yield from (int(group) for group in order[:size])
                 return
 
+    def _drawn_top(self, size: int) -> Iterator[int]:
+        """Draw a list, and look at its groups once (all groups if there is none) (``goals``)."""
+        job, levels = self.job, self.job.levels
+        limit = job.total * goals.LIST_PART
+        drawn = goals.draw_list(self._values, size, levels, job.rule, limit, self._randomness)
+        self._drawn = drawn[1]
+        looked = np.array(range(len(self.groups)) if drawn[0] is None else drawn[0])
+        share = goals.VALUE_PART * drawn[1] / min(len(looked), job.most_groups)
+        level = max(0, int(np.searchsorted(levels.costs, round_down(share), side="right")) - 1)
+        self._charge.pay(looked, level)
+        self._weighed[looked] = True
+        for group in sorted(looked, key=lambda group: -self._estimates[level, group]):
+            if drawn[0] is not None:
+                yield int(group)
+
     def _answer(self, group: int) -> Answer:
         level, rule, cost = int(self._charge.level[group]), self.job.rule, self._cost(group)
         if level < 0:
             return Answer(self.groups[group], math.nan, -math.inf, math.inf, cost)
-        width = float((self._single if self._free[group] else rule.open_half_widths)[level])
+        alone = self._free[group] or self._drawn is not None
+        width = float((self._single if alone else rule.open_half_widths)[level])
         stopped = None if self._free[group] else self._stopped.get(group)
         if stopped is not None and rule.half_widths[stopped] <= width:
             level, width = stopped, float(rule.half_widths[stopped])

@@ -486,6 +486,27 @@ def simultaneous_half_width(levels: NoiseLevels, confidence: float) -> Floats:
     return half_widths_at(levels, (1 - confidence) * miss_shares(len(levels.costs)))
 
 
+@lru_cache(maxsize=64)
+def joint_half_widths(levels: NoiseLevels, miss: float) -> Floats:
+    """Return h_n, all the same number of scales: P(z_n ≥ h_n at some level n) ≤ ``miss``.
+
+    P(⋃ H_n) ≤ P(H_last) + Σ P(H_n and not H_{n+1}): the last level at which H_n happens is the
+    finest one, or the next one is not.
+    """
+    low, high = 0.0, 60.0  # in scales
+
+    def bound(factor: float) -> float:
+        widths = factor * levels.scales
+        last = len(widths) - 1
+        parts = [not_again(levels, n, widths[n : n + 1], widths[n + 1 :][:1]) for n in range(last)]
+        return float(np.sum(parts) + upper(levels, last, widths[last:])[0])
+
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if bound(middle) <= miss else (middle, high)
+    return np.asarray(high * levels.scales)
+
+
 def miss_shares(count: int) -> Floats:
     """Return how a miss probability is split over the levels; the sum is at most 1.
 

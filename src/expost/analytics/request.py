@@ -33,7 +33,7 @@ from expost.analytics import contribution
 from expost.analytics.contribution import MOST_UNITS, TOTAL, Measure
 from expost.analytics.pricing import AUTO, CheckedCount, in_unit
 from expost.analytics.private_keys import check_delta_and_cap
-from expost.analytics.refinement import GIVEN, RACE, Wanted
+from expost.analytics.refinement_goals import GIVEN, RACE, Wanted
 from expost.analytics.refinement_noise import check_confidence, check_within
 from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput

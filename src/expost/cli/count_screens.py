@@ -64,7 +64,7 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
             title,
             interval=f"{result.confidence:.0%} interval",
             unit=_UNITS[result.unit],
-            unanswered=result.unanswered,
+            unanswered=_shown(result),
         )
     if result.unanswered:
         console.print(_about_unanswered(result), highlight=False)
@@ -73,6 +73,12 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
     if result.dropped_share is not None:
         console.print(_about_dropped(result, result.dropped_share), highlight=False)
     render_cost(console, result, verbose)
+
+
+def _shown(result: CountResult) -> Sequence[Answer]:
+    """The groups without an answer that are shown: below a top list those that were looked at."""
+    top = bool(result.answers and result.query.get("top"))
+    return [row for row in result.unanswered if not (top and math.isnan(row.estimate))]
 
 
 def groups_found(result: CountResult) -> bool:
@@ -106,6 +112,12 @@ def _about_unanswered(result: CountResult) -> str:
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
             "than that. Each was estimated only once. Give a larger --max-rows-per-user or "
             "--max-groups-per-user, wider --bounds, or a larger --within."
+        )
+    if result.query.get("top"):
+        return (
+            "The other groups are not among them; intervals hold where a group was looked at."
+            if result.answers
+            else "The list is not known for this budget. A larger --epsilon may find it."
         )
     text = (
         "Groups that are not answered are too small for this budget and this error; their "

@@ -15,7 +15,7 @@ Tests: ``tests/randomness/test_samplers.py``, ``tests/randomness/test_weighted_c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -25,7 +25,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from expost.arrays import Integers
+from expost.arrays import Floats, Integers
 from expost.errors import InvalidInput
 from expost.randomness import coins
 from expost.randomness.coins import (
@@ -282,13 +282,29 @@ def weighted_choice(
     """
     nearest = int(distances[masses > 0].min())
     apart = np.maximum(distances - nearest, 0)
-    upto = np.cumsum(masses * np.exp(-float(rate) * apart))
-    word = int(randomness.words(1)[0])
-    total, error = float(upto[-1]), _ERROR * (len(upto) + _ALWAYS)
+    upto: Floats = np.cumsum(masses * np.exp(-float(rate) * apart))
+
+    def law() -> ExponentialLaw:
+        return ExponentialLaw(masses.tolist(), distances.tolist(), rate)
+
+    return _choice(upto, _ERROR * (len(upto) + _ALWAYS), law, randomness)
+
+
+def choice_of_logs(logs: Floats, law: Callable[[], Law], randomness: Randomness) -> int:
+    """Return k with probability proportional to e^{logs[k]}, each known to 1e-10; ``law`` is exact.
+
+    The exact law is asked only where the floating-point sums do not decide.
+    """
+    upto = np.cumsum(np.exp(logs - logs.max()))
+    return _choice(upto, 1e-9 + _ERROR * (len(upto) + _ALWAYS), law, randomness)
+
+
+def _choice(upto: Floats, error: float, law: Callable[[], Law], randomness: Randomness) -> int:
+    """Draw from cumulative sums with this relative error, else from the law with the same bits."""
+    word, total = int(randomness.words(1)[0]), float(upto[-1])
     low = total * (word / _WORD - error)
     high = total * ((word + 1) / _WORD + error)
     first, last = np.searchsorted(upto, (low, high), side="right")
     if first == last and first < len(upto):
         return int(first)
-    law = ExponentialLaw(masses.tolist(), distances.tolist(), rate)
-    return invert(law, randomness, prefix=word, prefix_bits=64)
+    return invert(law(), randomness, prefix=word, prefix_bits=64)
