@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -229,11 +230,13 @@ def test_a_broken_pool_of_the_standard_library_says_what_to_do(
 ) -> None:
     fix_draws(monkeypatch, kept=[0, 1, 2])
     given = candidates(Dying, marker=str(tmp_path / "died"))
-    with (
-        ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
-        pytest.raises(WorkersLost, match="stays broken") as caught,
-    ):
-        RandomDropping(2.0).select(given, DATA, executor=pool, checkpoint=tmp_path / "checkpoint")
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        # Both workers start first: the pool waits for ever for one that starts while it breaks.
+        wait([pool.submit(time.sleep, 0.1) for _ in range(2)])
+        with pytest.raises(WorkersLost, match="stays broken") as caught:
+            RandomDropping(2.0).select(
+                given, DATA, executor=pool, checkpoint=tmp_path / "checkpoint"
+            )
     assert caught.value.kind == "BrokenProcessPool"
     with Processes(2) as mending:
         release = RandomDropping(2.0).select(

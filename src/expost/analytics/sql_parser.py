@@ -477,7 +477,10 @@ class _Reader:
         maker = _FUNCTIONS.get(type(node).__name__)
         if maker is None:
             if isinstance(node, exp.AggFunc):
-                answered = "COUNT, SUM, AVG, VAR, STDDEV, MEDIAN, QUANTILE, MIN, MAX are answered"
+                answered = (
+                    "this aggregate is not answered; choose COUNT, SUM, AVG, VAR, STDDEV, MEDIAN, "
+                    "QUANTILE, MIN or MAX"
+                )
                 raise refused(type(node).__name__.upper(), answered)
             return None
         return maker(self, node)
