@@ -59,18 +59,18 @@ _FEWEST, _MOST = 16, 256  # rows of a pass
 class ModuleRule:
     """How weights follow the released gradients. All of it is public and free."""
 
-    length: float = 0.45
-    memory: float = 0.9  # of the average gradient
+    length: float = 0.7
+    memory: float = 0.8  # of the average gradient
     slow: float = 0.97  # memory of the squares of its entries
     shared: float = 0.3  # part of the mean square in that of each entry; 1: entries are not scaled
     fall: float = 0.0  # power of μ by which steps become shorter
     constant: float = 3.0  # they keep their length until μ is this many times √width / places
     average: float = 0.9  # memory of the weights that are released
-    most: int = 64  # steps while μ² doubles, if a step is quick
+    most: int = 32  # steps while μ² doubles, if a step is quick
 
 
 MANY_STEPS = ModuleRule()
-FEW_STEPS = ModuleRule(length=0.7, memory=0.8, shared=1.0, fall=0.5, most=16)
+FEW_STEPS = ModuleRule(shared=1.0, fall=0.5, most=16)
 """Steps for fewer parameters than rows, and for more parameters."""
 
 _WORK, _FEWEST_STEPS = 1.3e9, 8  # rows times parameters while μ² doubles
@@ -87,7 +87,7 @@ class ModuleTraining:
     factory: Callable[[], Any]
     loss: str
     places: int
-    clip: float = 0.5
+    clip: float = 0.1
     class_weights: tuple[float, ...] | None = None
     rule: ModuleRule = field(default_factory=ModuleRule)
     together: int = 1
