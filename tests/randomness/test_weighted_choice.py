@@ -11,7 +11,7 @@ import pytest
 from expost import SimulationRandomness
 from expost.randomness import samplers as module
 from expost.randomness.coins import invert
-from expost.randomness.samplers import ExponentialLaw, weighted_choice
+from expost.randomness.samplers import ExponentialLaw, choice_of_logs, weighted_choice
 
 
 class Words:
@@ -54,6 +54,21 @@ def test_fast_draws_are_those_of_the_exact_inversion(seed: int) -> None:
         slow = invert(law, Words(0), prefix=int(word), prefix_bits=64)
         assert fast == slow
         assert masses[fast] > 0
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-10, -1e-10])
+def test_draws_from_inexact_logarithms_are_those_of_the_exact_inversion(error: float) -> None:
+    """Words next to every boundary; catches a margin smaller than the stated error of the logs."""
+    chosen = np.random.default_rng(11)
+    masses, distances, rate = chosen.integers(1, 50, 12), chosen.integers(0, 30, 12), 2 / 7
+    law = ExponentialLaw(masses.tolist(), distances.tolist(), Fraction(2, 7))
+    logs = np.log(masses) - rate * distances + error * (-1.0) ** np.arange(12)
+    ends = np.cumsum([float(low) for low, _ in law.masses(40)])[:-1]
+    near = [int(end * 2**64) + off for end in ends for off in (-(2**34), -(2**30), 0, 2**30, 2**34)]
+    far = [int(word) * 2 for word in chosen.integers(0, 2**63, 60)]
+    for word in near + far:
+        fast = choice_of_logs(logs, lambda: law, Words(word))
+        assert fast == invert(law, Words(0), prefix=word, prefix_bits=64)
 
 
 @pytest.mark.parametrize(("word", "outcome"), [(2**63 - 1, 0), (2**63, 1)])
