@@ -51,18 +51,25 @@ def started(home: Path, port: int, database: str) -> Iterator[Any]:
 
 
 def answering(process: subprocess.Popen[bytes], port: int) -> list[int]:
-    """The processes that answer: those that hold the socket, besides the first one."""
+    """The processes that answer: those that hold the socket, besides the first one.
+
+    The process that forks them, a child of the first one, holds it only while it forks.
+    """
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sockets = {f"socket:[{line[9]}]" for line in lines if line[1].endswith(f":{port:04X}")}
-    return [pid for pid in processes() if pid != process.pid and sockets & held_by(pid)]
+    holders = [pid for pid in processes() if pid != process.pid and sockets & held_by(pid)]
+    return [pid for pid in holders if parent(pid) not in (None, process.pid)]
 
 
 def processes() -> list[int]:
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return None
 
 
 def held_by(pid: int) -> set[str]:

@@ -21,6 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any, ClassVar
@@ -168,7 +169,8 @@ def listen(
         wait([child.sentinel for child in children], timeout=0.2)
         for position, child in enumerate(children):
             if not child.is_alive() and not ending.wait(_PAUSE):
-                children[position] = begin()
+                with suppress(OSError, EOFError):  # what forks them has died as well: soon again
+                    children[position] = begin()
     _end(children)
     offer.close()
     pool.close()
