@@ -260,3 +260,15 @@ def test_without_a_cap_a_list_costs_little_and_its_intervals_hold():
         missed += sum(not a.low <= sizes[a.group] <= a.high for a in result.answers)
     assert stats.binom.sf(missed - 1, stated, 0.05) > 1e-8
     assert verify_certificate(result.certificate()) == []
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize(("groups", "top"), [(20, 2), (300, 5), (3000, 1), (20_000, 1)])
+def test_no_list_costs_more_than_the_total(law: str, groups: int, top: int) -> None:
+    """All values are equal: no list is clear. Catches looks at all groups that nobody can pay."""
+    job = make_job(groups, Wanted(0.1, top=top), law=law, total=Fraction(1), most_groups=None)
+    assert draws_list(top, groups, job.most_groups, law)
+    names = [str(number) for number in range(groups)]
+    run = Refinement(job, names, np.full(groups, 5), SimulationRandomness(1))
+    assert len(list(run)) in (0, top)
+    assert run.spent <= job.total

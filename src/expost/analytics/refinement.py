@@ -484,6 +484,8 @@ class Refinement:
         self._drawn = drawn[1]
         looked = np.array(range(len(self.groups)) if drawn[0] is None else drawn[0])
         share = goals.VALUE_PART * drawn[1] / min(len(looked), job.most_groups)
+        if drawn[0] is None and share < Fraction(levels.costs[0]):
+            return  # looks at so many groups would cost more than the total
         level = max(0, int(np.searchsorted(levels.costs, round_down(share), side="right")) - 1)
         self._charge.pay(looked, level)
         self._weighed[looked] = True
