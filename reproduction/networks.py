@@ -69,17 +69,6 @@ def moons_network() -> Any:
     return _layers(2, 16, 16, 2)
 
 
-def centred_moons_network() -> Any:
-    """Return the same network on rows from −1 to 1 instead of 0 to 1."""
-    from torch import nn
-
-    class Centred(nn.Module):
-        def forward(self, rows: Any) -> Any:
-            return 2 * rows - 1
-
-    return nn.Sequential(Centred(), *moons_network())
-
-
 def spirals_network() -> Any:
     return _layers(2, 32, 32, 3)
 
@@ -234,11 +223,6 @@ TASKS: dict[str, NetworkTask] = {
     "moons": NetworkTask(
         "two moons, 2,000 made-up rows, 354 parameters",
         *(0.9, _moons, moons_network, {"feature_bounds": [-2, 3], "classes": 2}),
-        chosen=True,
-    ),
-    "moons-centred": NetworkTask(
-        "the same, and the module centres its rows",
-        *(0.9, _moons, centred_moons_network, {"feature_bounds": [-2, 3], "classes": 2}),
         chosen=True,
     ),
     "digits": NetworkTask(

@@ -455,3 +455,16 @@ def test_a_module_of_an_older_file_gets_numbers_from_0_to_1(tmp_path: Path) -> N
     assert header.pop("centred") is True
     np.savez(tmp_path / "old.npz", **{**arrays, name: np.array(json.dumps(header))})
     assert load_model(tmp_path / "old.npz", make).predict(X).tolist() == [1, 0, 0]
+
+
+def test_a_module_of_your_own_takes_the_inputs_of_the_model() -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    schema = TableSchema.plain(((0.0, 4.0), (-1.0, 1.0)), 2, 2)
+    weights = {name: value.detach().numpy() for name, value in net.named_parameters()}
+    model = Model(Recipe("nets:make", "softmax", schema, factory=lambda: net), weights)
+    X = [[0.0, 1.0], [4.0, 0.0], [1.0, -1.0]]
+    rows = model.inputs(X)
+    assert rows.tolist() == [[-1, 1], [1, 0], [-0.5, -1]]
+    outputs = net(torch.tensor(rows, dtype=torch.float32))
+    assert model.predict(X).tolist() == outputs.argmax(1).tolist()

@@ -70,10 +70,10 @@ class ModuleRule:
 
 
 MANY_STEPS = ModuleRule()
-FEW_STEPS = ModuleRule(shared=1.0, fall=0.5, most=16)
+FEW_STEPS = ModuleRule(shared=1.0, fall=0.5)
 """Steps for fewer parameters than rows, and for more parameters."""
 
-_WORK, _FEWEST_STEPS = 1.3e9, 8  # rows times parameters while μ² doubles
+_WORK, _FEWEST_STEPS = 4e9, 8  # rows times parameters while μ² doubles
 
 
 @dataclass(frozen=True, eq=False)

@@ -260,6 +260,28 @@ class Model:
             raise InvalidInput("model", self.recipe.loss, "it has no classes; call predict")
         return self.recipe.probabilities(self.parameters, self.recipe.encode(X))
 
+    def inputs(self, X: Any) -> Array:
+        """Return rows as a module of your own takes them.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, features), or data frame
+            Raw rows, as in :meth:`predict`.
+
+        Returns
+        -------
+        ndarray
+            Numbers of a table from −1 to 1, a column of 0 and 1 for each category. Rows of 200
+            numbers or more without names, and rows with an input shape, have values from 0 to 1;
+            token ids are whole numbers.
+
+        Raises
+        ------
+        InvalidInput
+            As in :meth:`predict`.
+        """
+        return self.recipe.shaped(self.recipe.encode(X))
+
     def save(self, path: str | Path) -> None:
         """Write the model to an ``.npz`` file that :func:`load_model` reads.
 
