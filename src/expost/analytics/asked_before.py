@@ -264,8 +264,8 @@ def _write(path: Path, record: Any) -> None:
 def _path_record(kept: KeptPath) -> dict[str, Any]:
     """A path for JSON: whole numbers, and costs that JSON holds exactly."""
     values, path = kept.values, kept.path
-    record = {"most": kept.most, "caps": kept.caps, "limit": kept.limit, "share": kept.share}
-    record["side"] = str(kept.side)
+    record: dict[str, Any] = {"most": kept.most, "caps": kept.caps, "side": str(kept.side)}
+    record |= {"limit": kept.limit, "share": kept.share}
     if values is None or path is None:
         return record
     columns: dict[str, Any] = {
