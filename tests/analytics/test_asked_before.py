@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("ibis", reason="needs the analytics extra")
@@ -118,6 +120,44 @@ def test_another_error_pays_the_difference(ledger, table, options, first):
     if options.get("plus_minus") == 100:
         assert after.spent <= 1e-11
     assert ask(ledger, table, **options).asked_before
+
+
+@pytest.mark.parametrize("kind", ["count", "query"])
+def test_what_is_told_again_is_in_the_guarantee(ledger, tmp_path, kind):
+    """Caps that were chosen privately, and the share that they removed, are told by all answers."""
+    people = pa.table(
+        {"u": [str(n) for n in range(600) for _ in "abc"], "g": [*"abc"] * 600, "x": [3] * 1800}
+    )
+    usual: dict[str, Any] = {"user": "u", "keys": ["a", "b", "c"], "max_groups_per_user": "auto"}
+    usual |= {"ledger": ledger, "table_version": "v1", "epsilon": 2}
+    told = Fraction(0)
+    for within in (0.9, 0.5, 0.3):
+        if kind == "count":
+            result: Any = expost.count(people, by="g", count_rows=True, within=within, **usual)
+        else:
+            sql = "SELECT g, COUNT(*), SUM(x) FROM t GROUP BY g"
+            more = {"source": {"t": people}, "bounds": {"x": (0, 9)}, "within": within}
+            result = expost.query(sql, **usual, **more)
+        assert ("paid_before" in result.public) is (within < 0.9)
+        largest = told + Fraction(result.public["total"])
+        assert largest * (1 - Fraction(1, 2**40)) <= Fraction(result.guarantee.epsilon)
+        assert result.guarantee.epsilon <= 2.0001
+        told += Fraction(result.spent) - Fraction(2, 10**11)  # charges are rounded up
+    assert told > 0
+
+
+def test_a_free_continuation_verifies(ledger, table):
+    """Sums of rounded costs, less what was paid before, are not exactly what was charged."""
+    ask(ledger, table, keys=["a", "b"], within=0.1)
+    again = ask(ledger, table, keys=["a", "b"], within=0.3)
+    assert again.spent <= 1e-9
+    document = again.certificate()
+    before = document["public"]["paid_before"]
+    for rounded in (before, math.nextafter(before, 0), math.nextafter(before, 9)):
+        document["public"]["paid_before"] = rounded
+        assert verify_certificate(document) == []
+    document["public"]["paid_before"] = before * (1 - 1e-9)
+    assert verify_certificate(document) == ["charge: the charge is not that of the answers"]
 
 
 def test_the_second_answer_has_the_first_noise(ledger, table, tmp_path):

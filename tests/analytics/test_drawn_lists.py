@@ -187,6 +187,47 @@ def test_mutants_of_the_charge(monkeypatch):
     assert any(abs(path + listed) > charge + 0.01 for charge, path, listed in plain)
 
 
+class SeenGaussian(GaussianLevels):
+    """One Gaussian look, at 60 % of the limit, that shows this value."""
+
+    value: ClassVar[float]
+
+    def estimates(self, counts: Any, randomness: Any) -> Any:
+        assert len(self.costs) == 1
+        return np.full((1, 1), SeenGaussian.value)
+
+
+def renyi(here: dict[Any, float], there: dict[Any, float], order: float) -> float:
+    """The divergence of two laws of lists, by logarithms."""
+    terms = [order * math.log(p) + (1 - order) * math.log(there[b]) for b, p in here.items()]
+    largest = max(terms)
+    return (largest + math.log(sum(math.exp(one - largest) for one in terms))) / (order - 1)
+
+
+MOVES = tuple(itertools.product((0, 1), repeat=4))
+
+
+@pytest.mark.parametrize("values", [(9, 8, 2, 1), (5, 5, 5, 5), (7, 6, 6, 0)])
+def test_a_draw_costs_its_rho_for_any_number_of_groups(values, monkeypatch):
+    """ρ of the draw beside that of the path, at all orders, all neighbours, both directions."""
+    rates: list[Fraction] = []
+    monkeypatch.setattr(ListLaw, "draw", lambda self, rate, _: rates.append(rate) or [0])
+    limit, nearest = Fraction(9), 0.0
+    levels, rule = SeenGaussian((9.0,), 1), top_rule(GaussianLevels((9.0,), 1), 0.6, signed=False)
+    for SeenGaussian.value in (4.0, 6.0, 12.0):
+        drawn, charge = draw_list(np.array(values), 2, levels, rule, limit, None)  # type: ignore[arg-type]
+        assert drawn is not None
+        rho = float(charge) - 0.6 * float(limit)
+        here = chances(values, 2, rates[-1])
+        for move in MOVES:
+            there = chances(tuple(v + d for v, d in zip(values, move, strict=True)), 2, rates[-1])
+            for order in (1.01, 1.5, 2.0, 8.0, 64.0):
+                told = max(renyi(here, there, order), renyi(there, here, order)) / order
+                assert told <= rho + 1e-9
+                nearest = max(nearest, told / rho)
+    assert nearest > 0.5 or len(set(values)) == 1  # a charge of half as much would be too small
+
+
 @pytest.mark.parametrize("law", [LaplaceLevels, GaussianLevels])
 def test_joint_half_widths_hold_at_all_levels(law):
     """4,000 paths; the bound is not far above what is needed."""

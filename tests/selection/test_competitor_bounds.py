@@ -151,3 +151,19 @@ def test_bounds_that_are_computed_together_are_those_of_each_alone(monkeypatch):
             for divergence, gap, kept in zip(own, rates * shift, keeping[:, 0], strict=True)
         ]
         assert (row[:, 0] <= np.array(alone) * (1 + 1e-12)).all()  # β = α is one of those tried
+
+
+def test_bounds_do_not_depend_on_other_groups(monkeypatch):
+    """The same bits where other groups, which are kept for longer, were priced before."""
+    orders = np.geomspace(1.05, 200, 40)
+    rates, levels = np.array([0.5, 0.01]), np.arange(400.0)
+    curves, keeping = np.outer(np.square(rates) / 2, orders), np.exp(-np.outer(rates, levels))
+    both = Competitors(orders, curves, rates, keeping)
+    alone = Competitors(orders, curves[:1], rates[:1], keeping[:1])
+    for index in (3, 10, 30):
+        monkeypatch.setattr(renyi_charges, "_factor_rows", {})
+        first = alone.factors("sharp", index, 1.2)
+        monkeypatch.setattr(renyi_charges, "_factor_rows", {})
+        both.factors("sharp", index, 1.2)
+        assert first is not None
+        np.testing.assert_array_equal(alone.factors("sharp", index, 1.2), first)

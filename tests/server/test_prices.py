@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -326,6 +327,24 @@ def test_a_shared_pool_ends_for_who_left_and_says_when_it_is_gone(tmp_path: Path
         pool.close()
     with pytest.raises(Unavailable, match="no prices"):
         SharedPool(offer.address).compute("ann", abs, -3)
+
+
+class LastOneTaken(deque[Any]):
+    """Connections of which another thread takes the last one after a look at their number."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_threads_do_not_fight_for_a_connection() -> None:
+    pool = PricePool(0)
+    offer = PoolOffer(pool)
+    shared = SharedPool(offer.address)
+    shared._idle = LastOneTaken()
+    try:
+        assert shared.compute("ann", abs, -3) == 3
+    finally:
+        offer.close()
 
 
 def noted(path: str) -> dict[str, float]:

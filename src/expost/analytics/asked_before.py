@@ -85,7 +85,7 @@ from expost.files import canonical, lock_file, read_small, require_private
 from expost.rationals import exact
 from expost.tables.typed_columns import ibis_module
 
-_FORMAT = 4  # of a file of paths
+_FORMAT = 5  # of a file of paths
 _FINER = (
     *("within", "plus_minus", "within_rank", "epsilon", "confidence", "rule", "ratio"),
     *("group_order", "prior", "max_group_epsilon"),
@@ -264,7 +264,8 @@ def _write(path: Path, record: Any) -> None:
 def _path_record(kept: KeptPath) -> dict[str, Any]:
     """A path for JSON: whole numbers, and costs that JSON holds exactly."""
     values, path = kept.values, kept.path
-    record = {"most": kept.most, "caps": kept.caps, "limit": kept.limit, "share": kept.share}
+    record: dict[str, Any] = {"most": kept.most, "caps": kept.caps, "side": str(kept.side)}
+    record |= {"limit": kept.limit, "share": kept.share}
     if values is None or path is None:
         return record
     columns: dict[str, Any] = {
@@ -283,7 +284,8 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
 def _path_of(record: Any) -> KeptPath:
     """The path of a record; ValueError if it is not whole."""
     caps = {name: record["caps"][name] for name in ("rows", "amount")}
-    kept = KeptPath(record["most"], caps, limit=record["limit"], share=record["share"])
+    told = {name: record[name] for name in ("limit", "share")}
+    kept = KeptPath(record["most"], caps, **told, side=Fraction(record["side"]))
     if "costs" not in record:
         return kept
     groups, costs = tuple(record["groups"]), tuple(map(float, record["costs"]))

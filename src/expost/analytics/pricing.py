@@ -75,6 +75,7 @@ class KeptPath:
     path: GroupPaths | None = None
     limit: int | None = None  # of what one user adds to ``values.kept`` and ``values.removed``
     share: dict[str, float] | None = None  # that the caps removed, as it was released
+    side: Fraction = Fraction(0)  # what was paid for the caps and that share, by all questions
 
     @property
     def paid(self) -> Fraction:
@@ -124,7 +125,7 @@ class CheckedCount:
         """What everything released keeps."""
         epsilon = float(self.epsilon)
         if self.kept is not None:  # with what the earlier questions of its path released
-            epsilon = round_up(self.total + self.paid_before)
+            epsilon = round_up(self.total + self.paid_before + self.side_before)
         return PureDP(epsilon) if self.delta is None else ApproxDP(epsilon, self.delta)
 
     @property
@@ -220,6 +221,11 @@ class CheckedCount:
         """What an earlier question paid for the path that is continued."""
         return Fraction(0) if self.kept is None else self.kept.paid
 
+    @property
+    def side_before(self) -> Fraction:
+        """What earlier questions paid for the caps and the share that are told again."""
+        return Fraction(0) if self.kept is None else self.kept.side
+
     def on_path(self, kept: KeptPath, total: Fraction | None = None) -> CheckedCount:
         """Return the request with the caps and the path of an earlier question.
 
@@ -228,7 +234,7 @@ class CheckedCount:
         """
         measure = replace(self.measure, rows=kept.caps["rows"], amount=kept.caps["amount"])
         whole = replace(self, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
-        left = max(self.total - kept.paid, whole.cost_of_dropped(kept.most))
+        left = max(self.total - kept.paid - kept.side, whole.cost_of_dropped(kept.most))
         request = replace(whole, total=left if total is None else total)
         if kept.path is not None:
             request.check_levels(kept.most)

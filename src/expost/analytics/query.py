@@ -270,7 +270,7 @@ def _reserve_and_run(
 
     result = run_charged(account, priced, run, lambda: progress.spent, kept)
     if kept is not None:
-        kept.keep(result, [progress.kept_path()])
+        kept.keep(result, [progress.kept_path(request.side_before)])
     return result
 
 
@@ -290,13 +290,14 @@ class Progress:
     measure: Measure | None = None
     limit: int | None = None
 
-    def kept_path(self) -> KeptPath | None:
-        """What a later question can continue."""
+    def kept_path(self, before: Fraction) -> KeptPath | None:
+        """What a later question can continue; ``before``: what earlier ones paid on the side."""
         path = None if self.refinement is None else self.refinement.path
         if path is None or self.values is None or self.measure is None:
             return None
         caps = self.measure.caps
-        return KeptPath(self.most, caps, self.values, path, self.limit, self.share)
+        side = before + self.side
+        return KeptPath(self.most, caps, self.values, path, self.limit, self.share, side)
 
     @property
     def spent(self) -> Fraction:

@@ -51,6 +51,8 @@ from expost.analytics.sql_question import (
 from expost.analytics.sql_released import marks_of
 from expost.analytics.sql_tables import Tables, mentioned_columns, public_digest
 from expost.errors import InvalidInput
+from expost.privacy.guarantees import Guarantee, PureDP
+from expost.rationals import round_up
 from expost.tables.typed_columns import check_once
 
 _USUAL = {"confidence": 0.9, "max_groups_per_user": "auto"}  # settings of a query
@@ -178,6 +180,14 @@ class CheckedQuery:
         return sum((request.paid_before for request in self.requests), Fraction(0))
 
     @property
+    def guarantee(self) -> Guarantee:
+        """What everything released keeps, with what earlier questions of the paths released."""
+        if all(request.kept is None for request in self.requests):
+            return self.base.guarantee
+        side = sum((request.side_before for request in self.requests), Fraction(0))
+        return PureDP(round_up(self.base.total + self.paid_before + side))
+
+    @property
     def keeps_path(self) -> bool:
         """Whether a later question may continue the noise of the parts."""
         return self.base.keeps_path
@@ -189,7 +199,7 @@ class CheckedQuery:
         what was paid for it, in proportion; quantiles, whose draws have no path, their share.
         """
         total = self.base.total
-        paid = sum((path.paid for path in kept), Fraction(0))
+        paid = sum((path.paid + path.side for path in kept), Fraction(0))
         new = max(total - paid, total * _LEAST_NEW)
         shares = [total * weight / sum(self.weights) for weight in self.weights]
         needs = [

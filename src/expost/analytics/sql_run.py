@@ -59,7 +59,6 @@ from expost.analytics.sql_request import (
 )
 from expost.analytics.sql_result import PartResult, QueryResult, query_of_release, released_rows
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
@@ -194,12 +193,14 @@ class QueryRun:
         if not self._keep_path:
             return []
         parts = [self.parts[number] for number in range(len(self.parts))]
-        return [
-            KeptPath(self.most, request.measure.caps)
+        kept = [
+            KeptPath(self.most, request.measure.caps, side=request.side_before)
             if isinstance(progress, QuantileProgress)
-            else progress.kept_path()
+            else progress.kept_path(request.side_before)
             for request, progress, _ in parts
         ]
+        first = kept[0] and replace(kept[0], side=kept[0].side + self.side)  # with all choices
+        return [first, *kept[1:]]
 
     def measure(self) -> None:
         """Choose the caps, read the values once, find the groups, refine part after part."""
@@ -396,7 +397,7 @@ def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -
         checked.confidence,
         run.widest or run.most,
         run.rows,
-        PureDP(round_up(base.total + paid)) if paid else base.guarantee,
+        checked.guarantee,
         tuple(_warnings(run)),
         compiled.source,
         {

@@ -256,9 +256,10 @@ def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
     if price.as_dict() != document["charged"]:
         yield "the charge is not that of the outcome"
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
-    needed -= Fraction(public.get("paid_before", 0))  # by an earlier question, for the same path
+    paid = Fraction(public.get("paid_before", 0))  # by an earlier question, for the same path
+    needed, doubt = needed - paid, _ROUNDING * paid
     spent, total = Fraction(document["spent"][unit]), Fraction(public["total"])
-    if Fraction(document["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING):
+    if Fraction(document["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING) + doubt:
         yield "the worst case is not that of the request"
     step = Fraction(0)
     if isinstance(charges, ShareCharges):
@@ -268,7 +269,8 @@ def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
     elif charges.worst_case.as_dict() != document["guarantee"]:
         yield "the worst case is not that of the request"
     # The shares in the certificate are rounded, so that their sum is known up to rounding only.
-    if not needed * (1 - _ROUNDING) <= spent <= needed * (1 + _ROUNDING) + step:
+    least, largest = needed * (1 - _ROUNDING) - doubt, needed * (1 + _ROUNDING) + doubt
+    if not least <= spent <= largest + step:
         yield "the charge is not that of the answers"
     stated = guarantee_from_dict(document["guarantee"])
     pure, pair = stated.as_pure(), stated.as_approx()

@@ -167,17 +167,17 @@ class Competitors:
         curves, keeping = self.curves[groups[:, None], tried], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
         # Where hardly anything is kept, the bound of the last cell that matters serves as well: it
-        # falls with the level.
-        matter = int((self.keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
-        cells = keeping[:, :matter]
+        # falls with the level. That cell is the group's own: rows depend on nothing but their name.
+        matter = np.minimum((keeping >= _NEGLIGIBLE).sum(axis=1), keeping.shape[1] - 1)
+        cells = keeping[:, : matter.max() + 1]
         bounds = []
         for cell in (np.zeros_like(typical), typical):
             at_cell = highest(order, betas, curves, gap, keeping[rows, cell][:, None])
             best = np.argmin(at_cell, axis=1)
             chosen = curves[rows, best][:, None]
             bounds.append(highest(order, betas[rows, best][:, None], chosen, gap, cells))
-        missing = keeping.shape[1] - cells.shape[1]
-        return np.pad(np.minimum(*bounds), ((0, 0), (0, missing)), mode="edge")
+        every = np.minimum(np.arange(keeping.shape[1]), matter[:, None])
+        return np.take_along_axis(np.minimum(*bounds), every, axis=1)
 
 
 def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats) -> Floats:

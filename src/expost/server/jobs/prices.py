@@ -22,7 +22,7 @@ import pickle
 import signal
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -357,12 +357,15 @@ class SharedPool(PricePool):
     def __init__(self, address: Any) -> None:
         super().__init__(0)
         self._address = address
-        self._idle: list[Any] = []  # connections
+        self._idle: deque[Any] = deque()  # connections
 
     def _new_outcome(self, key: str, person: str, content: bytes) -> bytes:
         left = client_left.get()
         try:
-            connection = self._idle.pop() if self._idle else self._connect()
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread may have taken the last one
+                connection = self._connect()
             connection.send_bytes(pickle.dumps((key, person, content)))
             while not connection.poll(_LOOK):
                 if self._closed or (left is not None and left.is_set()):
