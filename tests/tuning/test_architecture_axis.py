@@ -105,3 +105,89 @@ def test_the_grid_has_every_combination():
 def test_an_architecture_that_cannot_be_trained_is_refused_before_a_charge():
     with pytest.raises(InvalidInput, match="model"):
         expost.plan_job(X, Y, **JOB, at_least=0.6, search_arguments={"width": [2, -1]})
+
+
+def small(width: int = 2) -> torch.nn.Module:
+    """Return one layer more than ``wide``."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, width), torch.nn.Tanh(), torch.nn.Linear(width, 2)
+    )
+
+
+def wide() -> torch.nn.Module:
+    """Return one layer."""
+    return torch.nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_modules_are_an_axis(seed, tmp_path):
+    """The released model is of the module that the certificate names, and loads with it."""
+    settings = {name: value for name, value in JOB.items() if name != "model"}
+    done = expost.tune(
+        X,
+        Y,
+        **settings,
+        model=[small, wide],
+        maximize=True,
+        out=tmp_path / "out",
+        randomness=SimulationRandomness(seed),
+        simulation=True,
+    )
+    won = {f"{__name__}:small": small, f"{__name__}:wide": wide}[done.params["model"]]
+    assert set(done.model.parameters) == {name for name, _ in won().named_parameters()}
+    loaded = expost.load_model(tmp_path / "out", won)
+    assert np.array_equal(loaded.predict(X[:20]), done.model.predict(X[:20]))
+    assert json.loads(done.certificate())["params"]["model"] == done.params["model"]
+
+
+def test_modules_and_their_arguments_are_one_grid(tmp_path):
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def a(width): return nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2))\n"
+        "def b(width): return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))\n"
+    )
+    tables = {
+        "data": {"path": "rows.npz", "classes": 2, "feature_bounds": [0, 1]},
+        "model": {"training": "dp-sgd"},
+        "search": {
+            **{name: JOB[name] for name in ("epsilons", "learning_rates", "epochs")},
+            **{name: JOB[name] for name in ("batch_sizes", "clips")},
+            "model": ["nets.py:a", "nets.py:b"],
+            "arguments": {"width": [2, 3]},
+        },
+        "goal": {"maximize": True},
+        "privacy": {"delta": 1e-5},
+    }
+    settings = read_settings(tables)
+    assert settings.model.kind == "nets.py:a"
+    points = [dict(point.arguments) for point in settings.search.settings]
+    assert points == [
+        {"model": name, "width": width} for name in ("nets.py:a", "nets.py:b") for width in (2, 3)
+    ]
+    assert "nets.py:b" in json.dumps(settings.public())
+
+
+@pytest.mark.parametrize(
+    ("model", "search", "said"),
+    [
+        (None, {"model": ["nets.py:a", "nets.py:a"]}, r"search\.model.*different"),
+        (None, {"model": ["softmax", "nets.py:a"]}, r"search\.model.*module:name"),
+        (None, {"model": []}, r"search\.model"),
+        ("nets.py:c", {"model": ["nets.py:a", "nets.py:b"]}, r"search\.model.*one of them"),
+        (None, {"model": ["n.py:a"], "arguments": {"model": ["b"]}}, r"search\.model already"),
+    ],
+)
+def test_a_list_of_modules_that_does_not_fit_is_refused(model, search, said):
+    tables = {
+        "data": {"path": "rows.npz", "classes": 2, "feature_bounds": [0, 1]},
+        "model": {"training": "dp-sgd"} | ({} if model is None else {"kind": model}),
+        "search": {
+            **{name: JOB[name] for name in ("epsilons", "learning_rates", "epochs")},
+            **{name: JOB[name] for name in ("batch_sizes", "clips")},
+            **search,
+        },
+        "goal": {"maximize": True},
+        "privacy": {"delta": 1e-5},
+    }
+    with pytest.raises(InvalidInput, match=said):
+        read_settings(tables)

@@ -283,7 +283,11 @@ def fill_model(tables: Mapping[str, dict[str, Any]], regression: bool) -> None:
     """Choose the kind of model by the kind of target, and its training by what was asked for."""
     table, classes = tables["model"], tables["data"].get("classes")
     count = classes if isinstance(classes, int) else len(classes or ())
-    table.setdefault("kind", "linear" if regression else "logistic" if count == 2 else "softmax")
+    usual = "linear" if regression else "logistic" if count == 2 else "softmax"
+    several = tables.get("search", {}).get("model")
+    table.setdefault(
+        "kind", several[0] if isinstance(several, (list, tuple)) and several else usual
+    )
     table.setdefault(
         "training",
         usual_training("maximize" not in tables["goal"], tables["data"].get("integers") is True),

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import product
 from math import prod
@@ -35,6 +35,7 @@ from expost.errors import InvalidInput, MissingExtra
 _MOST_ARCHITECTURES = 100  # each is tried on made-up rows
 _OF_TRAINING = {"epsilon", "learning_rate", "epochs", "batch_size", "clip", "optimiser", "schedule"}
 _OF_TRAINING |= {"weight_decay", "class_weights", "features", "noise_multiplier"}
+MODEL = "model"  # the name of the axis of modules among searched arguments
 _lock = threading.RLock()  # sys.path and sys.modules belong to the whole process
 
 
@@ -151,10 +152,19 @@ def factory_of(
 
 
 def architectures_of(request: Any) -> list[dict[str, Any]]:
-    """Return every combination of the arguments that are searched."""
-    lists = request.search_arguments
-    if isinstance(request.model, str) and ":" not in request.model:
+    """Return every combination of the modules and arguments that are searched."""
+    lists = dict(request.search_arguments or {})
+    if request.models is None and isinstance(request.model, str) and ":" not in request.model:
         request.refuse("search_arguments", "only a module of your own has arguments; leave it out")
+    if request.models is not None:
+        names = tuple(map(_named, request.models))
+        if _named(request.model) not in names:
+            request.refuse("models", "model.kind must be one of them; or leave model.kind out")
+        if len(set(names)) < len(names):
+            request.refuse("models", "two of them have one name; give functions by other names")
+        if MODEL in lists:
+            request.refuse("search_arguments", "the list of models is search.model already")
+        lists = {MODEL: names, **lists}
     twice = set(lists) & {*_OF_TRAINING, *(request.arguments or {})}
     if twice or prod(map(len, lists.values())) > _MOST_ARCHITECTURES:
         request.refuse(
@@ -163,6 +173,27 @@ def architectures_of(request: Any) -> list[dict[str, Any]]:
             "model.arguments nor a setting of training has",
         )
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+
+
+def functions_by_name(request: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions among the modules that are searched, by name."""
+    return {name_of(model): model for model in request.models or () if callable(model)}
+
+
+def with_arguments(
+    factory: Any, arguments: Mapping[str, Any], others: Mapping[str, Callable[..., Any]]
+) -> ModuleFactory:
+    """Return a factory with further arguments, and of another module where they name one."""
+    further = dict(arguments)
+    kind = further.pop(MODEL, factory.name)
+    given = factory.given if kind == factory.name else others.get(kind)
+    together = {**factory.arguments, **further}
+    made: ModuleFactory = replace(factory, name=kind, given=given, arguments=together, _found={})
+    return made
+
+
+def _named(model: Any) -> str:
+    return name_of(model) if callable(model) else str(model)
 
 
 def takes(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> bool:

@@ -488,6 +488,28 @@ def code_or(words: Sequence[str], what: str) -> Kind:
     return Kind(valid, read, {"anyOf": [{"enum": list(words)}, {"type": "string"}]})
 
 
+def _module(value: Any) -> Any:
+    if callable(value):
+        return value
+    module, _, name = _text(value).rpartition(":")
+    _need(bool(module.strip() and name.strip()))
+    return value
+
+
+def _modules(value: Any) -> tuple[Any, ...]:
+    listed = tuple(map(_module, _listed(value)))
+    _need(bool(listed) and len(set(map(repr, listed))) == len(listed))
+    return listed
+
+
+MODULES = Kind(
+    'give a list of different names "module:name" or "file.py:name" of functions or classes that '
+    "make a torch module; or, in Python, of these",
+    _modules,
+    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+)
+
+
 def _plain(value: Any) -> bool:
     """Return whether a value can be written in a certificate."""
     if isinstance(value, (list, tuple)):

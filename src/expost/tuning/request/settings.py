@@ -24,7 +24,7 @@ from expost.files import is_database
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.tables.cells import Label
 from expost.training.configuration import OWN
-from expost.tuning.request.factories import architectures_of, name_of
+from expost.tuning.request.factories import architectures_of, functions_by_name, name_of
 from expost.tuning.request.metrics import (
     LOSSES,
     METRICS,
@@ -116,6 +116,7 @@ class ModelSettings:
     momentum: float = 0.9
     arguments: Mapping[str, Any] = field(default_factory=dict)
     given: Callable[..., Any] | None = field(default=None, repr=False)
+    others: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     training: str = "dp-sgd"
     features: Choice = "auto"
     norm_bound: float | None = None
@@ -224,12 +225,15 @@ class Settings:
         )
         plain = replace(
             self,
-            model=replace(self.model, given=None, features=public_choice(self.model.features)),
+            model=replace(
+                self.model, given=None, others={}, features=public_choice(self.model.features)
+            ),
             search=replace(self.search, settings=grid),
             goal=replace(self.goal, function=None),
         )
         record = asdict(plain)
         del record["folder"], record["model"]["given"], record["goal"]["function"]
+        del record["model"]["others"]
         del record["data"]["database"]  # a URL names machines and people; the table stays
         record["search"]["settings"] = tuple(
             {name: value for name, value in point.items() if value is not None}
@@ -444,6 +448,7 @@ def _model(request: TuneRequest, goal: GoalSettings) -> ModelSettings:
         "levels": None if request.levels is None else tuple(map(float, request.levels)),
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen["others"] = functions_by_name(request)
     model = ModelSettings(kind, loss, given=asked if callable(asked) else None, **chosen)
     _check_training(request, model)
     return model
@@ -605,7 +610,8 @@ def _search(request: TuneRequest) -> SearchSettings:
             request.refuse(name, "give a list of numbers > 0")
     axes: list[Sequence[Any]] = [tuple(map(float, getattr(request, name))) for name in AXES]
     axes += [getattr(request, name) or (None,) for name in MORE_AXES]
-    axes.append((None,) if request.search_arguments is None else architectures_of(request))
+    searched = request.given("search_arguments", "models")
+    axes.append(architectures_of(request) if searched else (None,))
     points = math.prod(map(len, axes))
     kept = points if request.samples is None else min(points, request.samples)
     assert request.epsilons is not None

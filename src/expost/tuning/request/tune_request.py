@@ -278,6 +278,13 @@ class TuneRequest:
         keyword=False,
         comment='"auto" or "plain"',
     )
+    models: tuple[Any, ...] | None = _key(
+        "search",
+        kinds.MODULES,
+        "Modules of your own that the grid tries; model.kind is the first, or one of them.",
+        name="model",
+        keyword=False,
+    )
     search_arguments: Mapping[str, tuple[Any, ...]] | None = _key(
         "search", kinds.ARGUMENT_LISTS, "Lists of arguments of the module.", name="arguments"
     )
@@ -446,6 +453,8 @@ class TuneRequest:
                     raise InvalidInput(where, value, _unknown(table, str(key)))
                 if value is not None:
                     values[name] = _checked(KEYS[name].kind, where, value)
+        if "models" in values:
+            values.setdefault("model", values["models"][0])
         return cls(**values, tables=dict(tables), folder=folder, lines=lines)
 
     def given(self, *names: str) -> bool:
@@ -548,6 +557,8 @@ def tables_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             table = "model"  # a map of rows, not a list of columns
         elif name == "features" and isinstance(value, (list, tuple)) and all(map(is_choice, value)):
             table = "search"  # several maps
+        elif name == "model" and isinstance(value, (list, tuple)):
+            table, owner = "search", KEYS["models"]
         tables[table][owner.name or name] = value
     return tables
 

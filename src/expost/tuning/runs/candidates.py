@@ -46,6 +46,7 @@ from expost.tuning.model.scoring import (
     truth_of_rows,
     with_scoring,
 )
+from expost.tuning.request.factories import with_arguments
 from expost.tuning.request.settings import Settings
 from expost.tuning.rows.job_columns import Choice, FeatureRows, features_for
 
@@ -272,7 +273,10 @@ def make_candidates(
         name = repr((point.features, point.arguments))
         if name not in featured:
             # A number, not the record: two functions may have one name.
-            built = _with_arguments(recipe, point.arguments)
+            built = recipe
+            if point.arguments is not None:
+                made = with_arguments(recipe.factory, point.arguments, model.others)
+                built = replace(recipe, kind=made.name, factory=made)
             featured[name] = (*_featured(point.features, settings, built, shape), len(featured))
         own, rows, key = featured[name]
         params |= {name: _plain(value) for name, value in (point.arguments or {}).items()}
@@ -287,15 +291,6 @@ def make_candidates(
         for candidate in candidates
     }
     return sorted(candidates, key=lambda one: (one.params["epsilon"], costs[id(one.guarantee)]))
-
-
-def _with_arguments(recipe: Recipe, arguments: Mapping[str, Any] | None) -> Recipe:
-    """Return the recipe of a module that is made with further arguments."""
-    if arguments is None:
-        return recipe
-    factory: Any = recipe.factory
-    together = {**factory.arguments, **arguments}
-    return replace(recipe, factory=replace(factory, arguments=together))
 
 
 def _featured(
