@@ -40,8 +40,9 @@ from expost.randomness.coins import (
 )
 from expost.randomness.source import Randomness
 
-_DIGIT = 4096  # base of the digits of large geometric draws
-_LARGEST_TABLE = 16384
+_DIGIT, _SMALL_DIGIT = 4096, 64  # base of the digits of large geometric draws: of many, of few
+_MANY = 4096  # as many draws earn a long table
+_LARGEST_TABLE = 4  # times the base
 _TAIL = 45  # e^{−45} < 2^{−64}
 LARGEST_SCALE = 2**50
 """The largest scale of discrete Laplace noise; it keeps every sum inside 64 bits."""
@@ -170,13 +171,15 @@ def _gaussian_bounds(law: FoldedGaussianLaw, size: int, width: int) -> list[int]
 
 
 @lru_cache(maxsize=256)
-def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], InversionTable]:
-    """Tables of the (independent) base-4096 digits of a geometric draw, and of the rest."""
+def _geometric_tables(
+    rate: Fraction, base: int
+) -> tuple[tuple[InversionTable, ...], InversionTable]:
+    """Tables of the (independent) digits of a geometric draw, and of the rest."""
     digits: list[InversionTable] = []
     top = rate
-    while _TAIL / top > _LARGEST_TABLE:
-        digits.append(InversionTable(GeometricLaw(top, _DIGIT), _DIGIT, complete=True))
-        top *= _DIGIT
+    while _TAIL / top > _LARGEST_TABLE * base:
+        digits.append(InversionTable(GeometricLaw(top, base), base, complete=True))
+        top *= base
     return tuple(digits), InversionTable(GeometricLaw(top), ceil(_TAIL / top) + 1)
 
 
@@ -186,10 +189,11 @@ def geometrics(rate: Fraction, count: int, randomness: Randomness) -> Integers:
         raise InvalidInput(
             "scale", 1 / rate, f"give a scale ≤ 2^50 = {LARGEST_SCALE} for vectorised draws"
         )
-    digits, top = _geometric_tables(rate)
+    base = _DIGIT if count >= _MANY else _SMALL_DIGIT
+    digits, top = _geometric_tables(rate, base)
     total = top.draw(count, randomness)
     for digit in reversed(digits):
-        total = total * _DIGIT + digit.draw(count, randomness)
+        total = total * base + digit.draw(count, randomness)
     return total
 
 
