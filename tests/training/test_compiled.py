@@ -71,7 +71,7 @@ def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
     assert third[0] != first[0]
 
 
-@pytest.mark.parametrize("name", ["training/configuration.py", "randomness/exact_gaussian.py"])
+@pytest.mark.parametrize("name", ["training/configuration.py", "randomness/samplers.py"])
 def test_constants_of_other_files_are_part_of_the_key(name, monkeypatch):
     """Kernels hold constants of these files, which their own files do not show."""
     changed = Path(expost.__file__).parent / name

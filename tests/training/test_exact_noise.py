@@ -10,8 +10,8 @@ from scipy import stats
 from torch import nn
 
 from expost.errors import InvalidInput
-from expost.randomness import exact_gaussian
-from expost.randomness.exact_gaussian import NoiseLattice, decided_release, gaussian_bracket
+from expost.randomness import samplers
+from expost.randomness.samplers import NoiseLattice, decided_release, gaussian_bracket
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import keystream, noise
@@ -125,7 +125,7 @@ def test_series_of_the_direction_have_the_stated_error():
         for word in words:
             found = keystream.turn(word)
             for value, shift in zip(found, (0, 2**62), strict=True):
-                true = exact_gaussian._cosine(int(word) - shift, 64, 50)
+                true = samplers._cosine(int(word) - shift, 64, 50)
                 assert abs(Decimal(value) - true) <= Decimal("3.2") / 2**53
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from expost.errors import InvalidInput
-from expost.server.api import bodies
+from expost.server.api import routes
 from expost.server.api.access import Server
 from expost.server.pages import amounts
 from expost.server.pages.ask_pages import lines
@@ -53,7 +53,7 @@ def send_budget(server: Server, me: Sender, form: Form) -> Response:
     try:
         caps = {who: _cap(given) for who, given in lines(form, "caps").items()}
         numbers = {"epsilon": real(form, "epsilon"), "delta": real(form, "delta")}
-        body = check_fields(bodies.NewBudget, values | numbers | {"caps": caps})
+        body = check_fields(routes.NewBudget, values | numbers | {"caps": caps})
         server.open_budget(me, **body.model_dump())
     except USER_ERRORS as error:
         return _budgets(server, me, form, error)
@@ -104,7 +104,7 @@ def send_budget_change(server: Server, me: Sender, form: Form, name: str) -> Res
     try:
         numbers = {"epsilon": real(form, "epsilon"), "delta": real(form, "delta")}
         values = {"reason": text(form, "reason"), "analyst": text(form, "analyst")}
-        body = check_fields(bodies.Change, numbers | values)
+        body = check_fields(routes.Change, numbers | values)
         server.change_budget(me, name, **body.model_dump())
     except USER_ERRORS as error:
         return _budget(server, me, name, form, error)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from expost.errors import InvalidInput
-from expost.server.api import bodies
+from expost.server.api import routes
 from expost.server.api.access import Before, Id, Searched, Server, priced
 from expost.server.jobs.states import APPROVAL, STATUSES
 from expost.server.pages import amounts
@@ -115,7 +115,7 @@ def send_refusal(server: Server, me: Sender, form: Form, id: Id) -> Response:
 def _decided(server: Service, me: Person, form: Any, id: str, act: Any) -> Response:
     """Carry out a decision, or show the request with what is wrong with it."""
     try:
-        act(me, id, check_fields(bodies.Decision, {"reason": text(form, "reason")}).reason)
+        act(me, id, check_fields(routes.Decision, {"reason": text(form, "reason")}).reason)
     except (InvalidInput, Conflict) as error:
         return _request(server, me, id, False, **again(form, error))
     return go(f"/requests/{id}")

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array
-from expost.randomness.exact_gaussian import (
+from expost.randomness.samplers import (
     ARTANH,
     COSINE,
     HALF_ROOT,

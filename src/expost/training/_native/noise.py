@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from expost.arrays import Array
-from expost.randomness.exact_gaussian import (
+from expost.randomness.samplers import (
     CONSTANT_ERROR,
     LAST,
     LENGTH_ERROR,

@@ -14,7 +14,6 @@ convolution_kernels  CUDA kernels of convolutions and group normalisation (Trito
 model_group          training steps of a group of models
 device_keystream     random numbers on a torch device
 noise_kernels        CUDA kernel of these random numbers (Triton)
-module_state         what a module draws; its parameters as one vector
-reachable_state      what a module can reach and change, and how it is set back
+module_state         what a module draws, can reach and change; how that is set back; one vector
 ===================  ===============================================================================
 """

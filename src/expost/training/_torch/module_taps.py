@@ -42,9 +42,14 @@ from torch.nn import functional
 
 from expost.errors import InvalidInput
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.module_state import OnlyRowwise, RowError, RowsApart, inside
+from expost.training._torch.module_state import (
+    OnlyRowwise,
+    ReachableState,
+    RowError,
+    RowsApart,
+    inside,
+)
 from expost.training._torch.plain_chain import pair
-from expost.training._torch.reachable_state import ReachableState
 from expost.training._torch.tapped_layers import (
     TappedConvolution,
     TappedConvolutions,

@@ -38,9 +38,8 @@ from expost.errors import InvalidInput
 from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut, slopes_of
 from expost.training._torch.convolutions import kernels_of
 from expost.training._torch.gradient_parts import Part, Written, clipped_totals
-from expost.training._torch.module_state import Parameters, WholeState, seed_draws
+from expost.training._torch.module_state import Parameters, ReachableState, WholeState, seed_draws
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised
-from expost.training._torch.reachable_state import ReachableState
 from expost.training.exact_noise import contribution_step
 
 _WORKING_SET = 1 << 27  # bytes of a chunk on a CPU; larger ones are slower
