@@ -1,4 +1,4 @@
-"""The keystream of :mod:`expost.training._native.keystream` on a torch device.
+"""The keystream of :mod:`expost.training._native.noise` on a torch device.
 
 Each model has its own 256-bit key. A number is a function of key, step, purpose and place: words
 12 … 15 of the ChaCha20 state hold the block, the step, the purpose, and how often a sample was
@@ -274,7 +274,7 @@ def _scaled_pairs(
 
 
 def _logarithm(u: torch.Tensor) -> torch.Tensor:
-    """Return ln u as :func:`expost.training._native.keystream.logarithm` does."""
+    """Return ln u as :func:`expost.training._native.noise.logarithm` does."""
     bits = u.view(torch.int64)
     exponent = (bits - samplers.HALF_ROOT) >> 52
     f = (bits - (exponent << 52)).view(torch.float64) - 1.0
@@ -287,7 +287,7 @@ def _logarithm(u: torch.Tensor) -> torch.Tensor:
 
 
 def _turn(angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine as :func:`expost.training._native.keystream.turn` does."""
+    """Return cosine and sine as :func:`expost.training._native.noise.turn` does."""
     quarter = (angles + (1 << 61)) >> 62
     x = (angles - (quarter << 62)).to(torch.float64) * samplers.QUARTER
     z = x * x
@@ -331,9 +331,7 @@ def _checked_kernels(device: str) -> Any:
         return None
     keys = torch.arange(16, dtype=torch.int32).view(2, 8)
     total = torch.linspace(-50.0, 50.0, 2 * 1003, dtype=torch.float64).view(2, -1)
-    lattices = lattices_of(
-        [samplers.lattice_for(0.5), samplers.lattice_for(6.0)], "cpu"
-    )
+    lattices = lattices_of([samplers.lattice_for(0.5), samplers.lattice_for(6.0)], "cpu")
     step = torch.tensor([3])
     plain = DeviceStream([], "cpu")
     plain.keys = keys

@@ -41,7 +41,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
-from expost.training._torch.gradient_parts import Part, Stored
+from expost.training._torch.clipped_sums import Part, Stored
 from expost.training._torch.module_state import (
     OnlyRowwise,
     ReachableState,
