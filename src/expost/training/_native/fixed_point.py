@@ -14,7 +14,7 @@ Products of compact rows with weights, and with residuals, are whole numbers bel
 power of two, and so exact in any order, too (:mod:`expost.training.lattice_rows`).
 
 General modules compute activations, slopes and some per-example gradients by torch
-(:mod:`expost.training._torch.gradient_parts`). On a CPU, the sums over rows are made here, too:
+(:mod:`expost.training._torch.clipped_sums`). On a CPU, the sums over rows are made here, too:
 every contribution is rounded to the grid of
 :func:`expost.training.exact_noise.clip_bound` and added as a whole number of steps. So a row moves
 a sum by its own contribution only, whatever the order.
