@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.analytics.answer_files import check_out, number_text, round_answer, write_document
+from expost.analytics.count_result import check_out, number_text, round_answer, write_document
 from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
@@ -30,8 +30,8 @@ from expost.cli.count import (
     opened_ledger,
     read_keys,
 )
-from expost.cli.count_screens import NOTHING_FOUND, earlier_words, render_cost
 from expost.cli.output import (
+    NOTHING_FOUND,
     Analyst,
     BudgetName,
     CertificateFile,
@@ -39,7 +39,9 @@ from expost.cli.output import (
     LedgerName,
     Source,
     Verbose,
+    earlier_words,
     notes,
+    render_cost,
     request_option,
     show,
     shown_up,
