@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from expost.selection.held_out import SHARES, rates_of
-from expost.training.lattice_rows import ROW_BITS, SecondMoments
+from expost.training.lattice_rows import ROW_BITS
 from expost.training.progressive import RESIDUAL_BITS, LinearTraining, TrainingRows, on_lattice
+from expost.training.second_moments import SecondMoments
 from expost.tuning.model.scoring import Score
 from expost.tuning.request.settings import GoalSettings
 from expost.tuning.rows.job_columns import PersonRows

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from expost.training.lattice_rows import SecondMoments, solve_noisy
+from expost.training.second_moments import SecondMoments, solve_noisy
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1e300, 1e300])

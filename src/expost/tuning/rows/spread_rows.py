@@ -26,8 +26,9 @@ from expost.arrays import Array, Floats, Integers
 from expost.execution.parts import Parts, for_each
 from expost.features import Features
 from expost.selection.held_out import SHARES
-from expost.training.lattice_rows import CompactRows, SecondMoments, whole_rows
+from expost.training.lattice_rows import CompactRows, whole_rows
 from expost.training.progressive import LinearTraining, ProgressivePath, TrainingRows
+from expost.training.second_moments import SecondMoments
 from expost.tuning.rows.job_rows import JobRows, Piece
 from expost.tuning.runs.run_attempts import Step
 

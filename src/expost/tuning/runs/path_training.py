@@ -58,9 +58,9 @@ from expost.selection.held_out import (
 )
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
-from expost.training.lattice_rows import SecondMoments
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
 from expost.training.progressive_modules import FEW_STEPS, MANY_STEPS, ModuleTraining
+from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
     NOT_A_MEAN,
