@@ -104,8 +104,7 @@ def compare(
 
 def strength(case: Case, turns: int) -> Iterator[Row]:
     """Measure the cost of cryptographic noise: Gaussians alone, and in a training."""
-    from expost.training._native.keystream import streams
-    from expost.training._native.noise import add_lattice_noise
+    from expost.training._native.noise import add_lattice_noise, streams
     from expost.training.exact_noise import lattice_of
 
     out, open_, lattice = np.zeros(100_000), np.zeros(100_000, dtype=np.uint8), lattice_of(1.0, 1.0)

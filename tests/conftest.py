@@ -8,8 +8,8 @@ Garbage is not collected while modules and tests are loaded, and what is then lo
 later collections, which would otherwise look at all of it again and again: nearly a tenth of the
 time of tests of tables.
 
-``-n auto`` starts one worker more than there are cores: some tests wait, for a server, a cluster, a
-process or the disk, and a core would wait with them.
+``-n auto`` starts two workers more than there are cores: nearly half of a worker's time is waiting,
+for a server, a cluster, a browser, a process or the disk, and a core would wait with it.
 
 The picture beside a certificate takes a fifth of a second, and hundreds of tests tune: it is drawn
 where a test asks for ``pictures``, else a file without a picture is written. All figures have tests
@@ -55,9 +55,9 @@ settings.load_profile("without deadlines")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores."""
+    """Two workers more than cores."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return 1 + (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+    return 2 + (len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
 
 
 @pytest.fixture

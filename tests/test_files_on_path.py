@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST = {"select": 15, "count": 27, "tune": 60, "server": 40}
+MOST = {"select": 15, "count": 26, "tune": 60, "server": 40}
 LONG = ("tune", "server")  # ten seconds each
 
 

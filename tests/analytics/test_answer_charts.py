@@ -14,7 +14,7 @@ from matplotlib.dates import num2date
 
 from expost import plots
 from expost.analytics.answer_charts import draw_answers
-from expost.analytics.answer_files import AnswerTable, Measured
+from expost.analytics.count_result import AnswerTable, Measured
 from tests.test_plots import check, kept
 
 __all__ = ["kept"]  # a fixture

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import answer_files
-from expost.analytics.answer_files import (
+from expost.analytics import count_result
+from expost.analytics.count_result import (
     AnswerTable,
     Measured,
     check_out,
@@ -177,7 +177,7 @@ def test_files_that_cannot_be_written(tmp_path, monkeypatch):
     ):
         with pytest.raises(InvalidInput, match=words):
             check_out(tmp_path / name)
-    monkeypatch.setattr(answer_files.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(count_result.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="xlsx"):
         check_out(tmp_path / "a.xlsx")
     check_out(tmp_path / "a.csv")

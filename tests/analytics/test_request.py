@@ -38,13 +38,13 @@ def test_every_key_is_an_option_a_keyword_and_has_help() -> None:
 
 def test_analysts_ask_with_the_same_keys_and_with_no_fact_of_the_owner() -> None:
     """Catches a fact of the owner that an analyst could set: source, person, bounds."""
-    bodies = pytest.importorskip("expost.server.api.bodies")
-    fields = set(bodies.Question.model_fields)
+    routes = pytest.importorskip("expost.server.api.routes")
+    fields = set(routes.Question.model_fields)
     assert fields & KEYS == ANALYSTS
     assert not {"user", "bounds", "grid", "table", "one_row_per_user"} & ANALYSTS
     remote = options("--server", "http://localhost", "count", "--help")
     assert (remote & KEYS) == ANALYSTS - WORDS
-    schema = bodies.Question.model_json_schema()["properties"]
+    schema = routes.Question.model_json_schema()["properties"]
     assert schema["within"]["description"] == request_settings(CountRequest)["within"][1].help
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from expost import ApproxDP, PureDP
-from expost.analytics.answer_files import round_answer
+from expost.analytics.count_result import round_answer
 from expost.budget.ledger import Ledger
 from tests.cli.counting import SIZES, count, expost, files
 

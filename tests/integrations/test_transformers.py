@@ -4,6 +4,7 @@ import hashlib
 import json
 import warnings
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from expost.training._torch.modules import ModuleSums
 from expost.training.exact_noise import clip_bound
 
 library = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+if find_spec("peft") is None:  # importing it takes seconds: the tests that use it do
+    pytest.skip("PEFT is not installed", allow_module_level=True)
 from expost.integrations.transformers import (  # noqa: E402
     CausalLM,
     EncoderDecoder,
@@ -166,6 +168,8 @@ def test_outputs_are_the_loss_and_the_share_of_right_tokens_of_each_row(name):
 
 def adapted(rank=2):
     """Return a small causal model with LoRA adapters; frozen weights are the same each time."""
+    import peft
+
     with torch.random.fork_rng(devices=[]):
         base = model_of("GPT-2")
     settings = peft.LoraConfig(
@@ -215,6 +219,8 @@ def test_a_causal_model_is_tuned_by_its_loss(tuned):
 
 
 def test_an_adapter_has_the_layout_of_peft_and_its_digests_are_checked(tuned, tmp_path):
+    import peft
+
     X, result = tuned
     folder = save_adapter(result.model, tmp_path / "adapter")
     assert {"adapter_config.json", "adapter_model.safetensors"} <= {
@@ -363,6 +369,8 @@ def test_a_classifier_knows_its_padding():
 
 def test_an_adapter_that_lacks_trained_parameters_is_not_written(tuned, tmp_path):
     """Otherwise it would be loaded without them, and answer something else."""
+    import peft
+
     _, result = tuned
 
     def make():

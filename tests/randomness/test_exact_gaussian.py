@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expost.randomness import exact_gaussian
-from expost.randomness.exact_gaussian import add_gaussian, gaussian_bracket, lattice_for
+from expost.randomness import samplers
+from expost.randomness.samplers import add_gaussian, gaussian_bracket, lattice_for
 from expost.randomness.source import Randomness, SimulationRandomness
 
 
@@ -37,7 +37,7 @@ class Words(Randomness):
 def test_bracket_contains_the_float_and_its_error_bound() -> None:
     source = SimulationRandomness(1)
     radii, angles = source.words(400), source.words(400)
-    first, second, errors = exact_gaussian._scaled_pairs(radii, angles, 1.0)
+    first, second, errors = samplers._scaled_pairs(radii, angles, 1.0)
     for place in range(400):
         for sine, found in ((False, first[place]), (True, second[place])):
             low, high = gaussian_bracket(
@@ -59,13 +59,13 @@ def test_extreme_words_give_finite_multiples_of_the_step(word: int) -> None:
 def test_undecided_numbers_are_decided_by_further_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A total whose noisy value lies at a rounding boundary, up to the error of floating point."""
     asked = []
-    plain = exact_gaussian.decided_release
+    plain = samplers.decided_release
 
     def counted(total: float, *rest: Any) -> float:
         asked.append(total)
         return plain(total, *rest)
 
-    monkeypatch.setattr(exact_gaussian, "decided_release", counted)
+    monkeypatch.setattr(samplers, "decided_release", counted)
     lattice, words = lattice_for(1.0), [2**63, 2**61]
     noise = float(gaussian_bracket(2**63 << 256, 2**61 << 256, 320, False)[0] or 0)
     boundary = (math.floor(noise / lattice.step) + 0.5) * lattice.step - noise
@@ -99,7 +99,7 @@ def test_both_gaussians_of_a_pair_continue_with_the_same_digits() -> None:
 
 
 def test_law_of_a_coarse_rounding() -> None:
-    lattice = exact_gaussian.NoiseLattice(2.0, 1.0, 1.0, 2.0)  # unit steps
+    lattice = samplers.NoiseLattice(2.0, 1.0, 1.0, 2.0)  # unit steps
     found = add_gaussian(np.full(200_000, 0.25), lattice, SimulationRandomness(7))
     normal = NormalDist(0.25, 2.0)
     for value in range(-6, 7):

@@ -178,47 +178,58 @@ def test_a_complete_table_that_stops_early_is_not_complete(monkeypatch: pytest.M
     assert table.draw(2, Words([0, 2**64 - 1])).tolist() == [2, 2]
 
 
-def digit_mass(rate: Fraction, place: int, digit: int) -> mpf:
-    """P(the digit of 4096^place in k is ``digit``), by the geometric series over all k that have it
+def digit_mass(rate: Fraction, base: int, place: int, digit: int) -> mpf:
+    """P(the digit of base^place in k is ``digit``), by the geometric series over all k that have it
     (from the pmf of k).
     """
     r = mpf(rate.numerator) / rate.denominator
-    block = mpf(4096) ** place
-    # Σ_{m≥0} P(k ∈ [(4096m + digit)·block, (4096m + digit + 1)·block))
-    return exp(-r * block * digit) * (1 - exp(-r * block)) / (1 - exp(-r * block * 4096))
+    block = mpf(base) ** place
+    # Σ_{m≥0} P(k ∈ [(base·m + digit)·block, (base·m + digit + 1)·block))
+    return exp(-r * block * digit) * (1 - exp(-r * block)) / (1 - exp(-r * block * base))
 
 
-@pytest.mark.parametrize("scale", [10**3, 10**4, 10**6, 2**50])
-def test_digits_of_large_draws(scale: int) -> None:
+@pytest.mark.parametrize(
+    ("scale", "base", "places"),
+    [
+        *[(10**3, 4096, 1), (10**4, 4096, 1), (10**6, 4096, 1), (2**50, 4096, 4)],
+        *[(5, 64, 0), (10**3, 64, 2), (10**4, 64, 2), (10**6, 64, 3), (2**50, 64, 8)],
+    ],
+)
+def test_digits_of_large_draws(scale: int, base: int, places: int) -> None:
     """Would catch a digit table with the wrong rate.
 
     Each digit has the law that it has in a geometric draw.
     """
-    digits, top = samplers._geometric_tables(Fraction(1, scale))
-    assert len(digits) == {10**3: 1, 10**4: 1, 10**6: 1, 2**50: 4}[scale]
+    digits, top = samplers._geometric_tables(Fraction(1, scale), base)
+    assert len(digits) == places
+    step = 97 if base == 4096 else 3
     with mpmath.workdps(90):
         for place, table in enumerate(digits):
             assert table.complete
-            for digit, (low, high) in enumerate(islice(table.law.masses(60), 0, 4096, 97)):
-                truth = rational(digit_mass(Fraction(1, scale), place, 97 * digit))
+            for digit, (low, high) in enumerate(islice(table.law.masses(60), 0, base, step)):
+                truth = rational(digit_mass(Fraction(1, scale), base, place, step * digit))
                 assert Fraction(low) <= truth <= Fraction(high)
         above = next(iter(top.law.masses(60)))
-        truth = rational(1 - exp(-(mpf(4096) ** len(digits)) / scale))
+        truth = rational(1 - exp(-(mpf(base) ** len(digits)) / scale))
         assert Fraction(above[0]) <= truth <= Fraction(above[1])
 
 
-def test_small_base_digits_make_a_geometric_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("base", ["_DIGIT", "_SMALL_DIGIT"])
+def test_small_base_digits_make_a_geometric_draw(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Would catch digits put together in the wrong order or with the wrong weight.
 
-    Exact law of the whole draw, base 2.
+    Exact law of the whole draw, base 2, of draws that are few and of draws that are many.
     """
-    monkeypatch.setattr(samplers, "_DIGIT", 2)
-    monkeypatch.setattr(samplers, "_LARGEST_TABLE", 30)
+    monkeypatch.setattr(samplers, "_MANY", 1 if base == "_DIGIT" else 2)
+    monkeypatch.setattr(samplers, base, 2)
+    monkeypatch.setattr(samplers, "_LARGEST_TABLE", 15)
     monkeypatch.setattr(samplers, "InversionTable", partial(InversionTable, width=4))
     monkeypatch.setattr(samplers, "invert", partial(invert, chunk=2))
     samplers._geometric_tables.cache_clear()
     rate = HALF
-    digits, _ = samplers._geometric_tables(rate)
+    digits, _ = samplers._geometric_tables(rate, 2)
     assert len(digits) == 2
     walk = enumerate_law(
         lambda r: int(geometrics(rate, 1, r)[0]), 40, within=1e-4, single_bits=True, word_width=4

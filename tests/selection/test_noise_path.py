@@ -21,7 +21,7 @@ from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.mechanisms import NOTHING
 from expost.privacy.profiles import gaussian_delta, gaussian_mu, share_of_delta
-from expost.randomness.exact_gaussian import add_gaussian
+from expost.randomness.samplers import add_gaussian
 from expost.randomness.source import SimulationRandomness
 from expost.selection import noise_path
 from expost.selection.noise_path import (

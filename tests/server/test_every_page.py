@@ -41,21 +41,20 @@ class World:
     tokens: dict[str, str]
     browser: Any
     ids: dict[str, str] = field(default_factory=dict)
-    states: dict[str, Any] = field(default_factory=dict)  # who is signed in
+    # One page of each person is kept: a new one is a new process of the browser.
+    pages: dict[tuple[str | None, bool], Any] = field(default_factory=dict)
 
-    def page(self, who: str | None, **options: Any) -> Any:
-        """A page of somebody; it fails the test if the browser complains."""
-        if who is not None and who not in self.states:
-            page = self.browser.new_context().new_page()
+    def page(self, who: str | None, *, phone: bool = False) -> Any:
+        """The page of somebody; the browser has no complaints yet."""
+        if (who, phone) not in self.pages:
+            page = self.browser.new_context(**(DARK_PHONE if phone else {})).new_page()
             page.set_default_timeout(120_000)
-            browsing.sign_in(page, self.address, self.tokens[who])
-            self.states[who] = page.context.storage_state()
-        state = None if who is None else self.states[who]
-        page = self.browser.new_context(storage_state=state, **options).new_page()
-        page.set_default_timeout(120_000)
-        page.complaints = []
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        return page
+            if who is not None:
+                browsing.sign_in(page, self.address, self.tokens[who])
+            page.on("pageerror", lambda error: page.complaints.append(str(error)))
+            self.pages[who, phone] = page
+        self.pages[who, phone].complaints = []
+        return self.pages[who, phone]
 
 
 Path_ = Callable[[World], str]
@@ -249,19 +248,17 @@ def test_a_page_by_keyboard_by_axe_and_on_a_dark_phone(
     assert [step for step in seen if not step[2]] == []  # the focus is visible
     assert [step for step in seen if step[0] == "BODY" or step[3] > 1] == []  # no trap, no gap
     assert findings(page) == []
-    phone = world.page(who, **DARK_PHONE)
+    phone = world.page(who, phone=True)
     phone.goto(world.address + path(world), wait_until="load")
     assert findings(phone) == []
     wide = phone.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     assert wide <= 0, f"{wide} pixels to scroll sideways"
     assert page.complaints == phone.complaints == []
-    page.context.close()
-    phone.context.close()
 
 
 def test_the_checks_notice_what_is_wrong(world: World) -> None:
     """A picture without words, a faint text, a focus that does not show, a wide box."""
-    page = world.page("ann", viewport=browsing.PHONE)
+    page = world.page("ann", phone=True)
     page.goto(f"{world.address}/datasets", wait_until="load")
     page.evaluate(
         """() => {
@@ -278,4 +275,3 @@ def test_the_checks_notice_what_is_wrong(world: World) -> None:
     assert {"image-alt", "color-contrast"} <= rules
     assert not all(step[2] for step in by_keyboard(page))
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0
-    page.context.close()

@@ -26,7 +26,7 @@ if find_spec("oidc_provider_mock") is None or find_spec("authlib") is None:
 
 from expost.errors import InvalidInput
 from expost.server.app import create_app
-from expost.server.people.openid import OpenID, derived
+from expost.server.people.signin import OpenID, derived
 from expost.server.server_settings import OutsideSettings, ServerSettings
 from tests.server.running_server import PEOPLE, Server, furnish
 from tests.server.test_pages import problems

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import expost
-from expost.training._native import compiled, keystream, noise
+from expost.training._native import compiled, noise
 
 PROGRAM = """
 import numpy as np
@@ -23,7 +23,7 @@ print([*first.tolist(), *second.tolist()], sum(noise.scaled_pairs.stats.cache_hi
 
 
 def test_kernels_are_cached_under_the_hash_of_all_sources():
-    for each in (keystream.refill, noise.add_lattice_noise, noise.scaled_pairs):
+    for each in (noise.refill, noise.add_lattice_noise, noise.scaled_pairs):
         assert each._cache._cache_file._source_stamp == compiled.source_stamp()
 
 
@@ -71,7 +71,7 @@ def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
     assert third[0] != first[0]
 
 
-@pytest.mark.parametrize("name", ["training/configuration.py", "randomness/exact_gaussian.py"])
+@pytest.mark.parametrize("name", ["training/configuration.py", "randomness/samplers.py"])
 def test_constants_of_other_files_are_part_of_the_key(name, monkeypatch):
     """Kernels hold constants of these files, which their own files do not show."""
     changed = Path(expost.__file__).parent / name

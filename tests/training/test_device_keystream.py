@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from expost.randomness.source import Randomness, SimulationRandomness
-from expost.training._native.keystream import LANES, chacha20_blocks
+from expost.training._native.noise import LANES, chacha20_blocks
 from expost.training._torch import device_keystream
 from expost.training._torch.device_keystream import DeviceStream, lattices_of
 from expost.training.exact_noise import lattice_of

@@ -10,11 +10,11 @@ from scipy import stats
 from torch import nn
 
 from expost.errors import InvalidInput
-from expost.randomness import exact_gaussian
-from expost.randomness.exact_gaussian import NoiseLattice, decided_release, gaussian_bracket
+from expost.randomness import samplers
+from expost.randomness.samplers import NoiseLattice, decided_release, gaussian_bracket
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._native import keystream, noise
+from expost.training._native import noise
 from expost.training._torch import model_group
 from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import (
@@ -113,8 +113,8 @@ def test_series_of_the_logarithm_have_the_stated_error():
     with localcontext(Context(prec=50)):
         for u in points.tolist():
             true = Decimal(u).ln()
-            assert abs(Decimal(keystream.logarithm(u)) - true) <= 4 * abs(true) / 2**53
-    assert keystream.logarithm(1.0) == 0
+            assert abs(Decimal(noise.logarithm(u)) - true) <= 4 * abs(true) / 2**53
+    assert noise.logarithm(1.0) == 0
 
 
 def test_series_of_the_direction_have_the_stated_error():
@@ -123,9 +123,9 @@ def test_series_of_the_direction_have_the_stated_error():
     _, words = words_to_try(500)
     with localcontext(Context(prec=60)):
         for word in words:
-            found = keystream.turn(word)
+            found = noise.turn(word)
             for value, shift in zip(found, (0, 2**62), strict=True):
-                true = exact_gaussian._cosine(int(word) - shift, 64, 50)
+                true = samplers._cosine(int(word) - shift, 64, 50)
                 assert abs(Decimal(value) - true) <= Decimal("3.2") / 2**53
 
 
@@ -149,11 +149,11 @@ def test_the_kernel_releases_what_exact_arithmetic_releases(strong, width):
     assert not open_.any()
     fresh = some_stream(strong, seed=width)
     wanted = np.empty(width)
-    for first in range(0, width, keystream.WORDS):
-        keystream.refill(fresh)
-        left = min(keystream.WORDS, width - first)
+    for first in range(0, width, noise.WORDS):
+        noise.refill(fresh)
+        left = min(noise.WORDS, width - first)
         pairs = (left + 1) // 2
-        half = keystream.WORDS // 2
+        half = noise.WORDS // 2
         words = [
             (fresh.words[k % pairs], fresh.words[half + k % pairs], k >= pairs) for k in range(left)
         ]
@@ -207,7 +207,7 @@ def test_both_coordinates_of_a_pair_take_the_same_further_digits():
     open_, source = np.zeros(2, dtype=np.uint8), some_stream(True, seed=4)
     assert noise.add_lattice_noise(source, total, open_, lattice) == 2
     asked = []
-    original = keystream.further_digits
+    original = noise.further_digits
     try:
         noise.further_digits = lambda state, pair, part: (
             asked.append((pair, part)) or original(state, pair, part)
@@ -222,10 +222,10 @@ def test_further_digits_are_no_words_of_the_keystream():
     source = some_stream(True, seed=5)
     seen = set()
     for _ in range(20):
-        keystream.refill(source)
+        noise.refill(source)
         seen |= set(source.words.tolist())
     for pair in range(50):
-        for digits in keystream.further_digits(source.state, pair, 0):
+        for digits in noise.further_digits(source.state, pair, 0):
             parts = {(digits >> (64 * k)) & (2**64 - 1) for k in range(4)}
             assert not parts & seen
             seen |= parts

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from expost.training._torch import gradient_parts, modules
-from expost.training._torch.gradient_parts import (
+from expost.training._torch import clipped_sums, modules
+from expost.training._torch.clipped_sums import (
     Outer,
     Positions,
     Products,
@@ -62,7 +62,7 @@ def made(kind: str, dtype: torch.dtype):
 def test_norms_and_sums(kind, dtype, monkeypatch):
     if kind == "positions" and dtype == torch.float64:
         pytest.skip("Gram matrices are for float32 only")
-    monkeypatch.setattr(gradient_parts, "_BLOCK", 100)  # two rows at a time
+    monkeypatch.setattr(clipped_sums, "_BLOCK", 100)  # two rows at a time
     part, formed = made(kind, dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     found, true = part.square()[0], formed.square().sum(1)
@@ -89,7 +89,7 @@ def test_what_is_written_twice_is_the_same_bits(dtype, block, monkeypatch):
     """The norm is that of the numbers that are summed, in any company and in any order."""
     part, _ = made("written", dtype)
     stored = part.stored()
-    monkeypatch.setattr(gradient_parts, "_BLOCK", block)
+    monkeypatch.setattr(clipped_sums, "_BLOCK", block)
     assert torch.equal(part.square(), stored.square())
     for rows in (np.arange(ROWS), np.array([7, 2, 9]), np.array([3])):
         for some, values in part._blocks(rows):

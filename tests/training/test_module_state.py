@@ -11,9 +11,14 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._torch.module_state import RowsApart, WholeState, seed_draws, seed_model
+from expost.training._torch.module_state import (
+    ReachableState,
+    RowsApart,
+    WholeState,
+    seed_draws,
+    seed_model,
+)
 from expost.training._torch.modules import ModuleSums
-from expost.training._torch.reachable_state import ReachableState
 from tests.training.networks import CLASSES
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._native import keystream, noise
+from expost.training._native import noise
 from expost.training.exact_noise import lattice_of
 from tests.training.test_keystream import some_stream
 
@@ -27,10 +27,10 @@ WIDTH, CLIP, NOISE = 6001, 1.0, 17.0
 GUESSES = 200
 
 
-def old_noise(source: keystream.Stream, count: int) -> np.ndarray:
+def old_noise(source: noise.Stream, count: int) -> np.ndarray:
     """Box–Muller from 53-bit uniforms, as it was used before: cosines, then sines."""
     uniforms = np.empty(2 * (count // 2 + 1))
-    keystream.uniforms(source, uniforms)
+    noise.uniforms(source, uniforms)
     half = len(uniforms) // 2
     radius = np.sqrt(-2.0 * np.log(uniforms[:half]))
     angle = 2 * math.pi * uniforms[half:]
@@ -54,8 +54,8 @@ def partners(sampler: str, width: int) -> tuple[np.ndarray, np.ndarray]:
         half = width // 2 + 1
         return np.arange(width - half), np.arange(half, width)
     first, second = [], []
-    for start in range(0, width, keystream.WORDS):
-        left = min(keystream.WORDS, width - start)
+    for start in range(0, width, noise.WORDS):
+        left = min(noise.WORDS, width - start)
         pairs = (left + 1) // 2
         first += range(start, start + left - pairs)
         second += range(start + pairs, start + left)

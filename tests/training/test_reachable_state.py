@@ -20,8 +20,8 @@ from torch import nn
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
+from expost.training._torch.module_state import ReachableState
 from expost.training._torch.modules import ModuleSums, ThreadedSums
-from expost.training._torch.reachable_state import ReachableState
 from expost.tuning.model.released_model import Recipe
 from tests.training.networks import CLASSES
 

@@ -63,7 +63,7 @@ def test_a_network_stops_when_it_passes():
     assert run_checks(json.loads(result.certificate())) == {"charge": []}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 def test_other_first_weights_reach_the_goal_too(seed):
     result = tuned(*ring(), seed=seed, at_least=0.85)
     assert result.passed

@@ -30,7 +30,7 @@ def draw_answers(table: Any, path: Path) -> None:
     holds dates, the values are drawn over time, a line for each of up to five groups of the other
     keys. Groups that were not looked at are left out.
 
-    ``table``: an :class:`expost.analytics.answer_files.AnswerTable`. ``path``: the file to write.
+    ``table``: an :class:`expost.analytics.count_result.AnswerTable`. ``path``: the file to write.
     """
     measures = list(table.measures)[:3]
     time = _time_key(table)

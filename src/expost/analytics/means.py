@@ -232,12 +232,17 @@ def _unit_quantiles(law: str, miss: float) -> Floats:
     if law == "gaussian":
         deviation = -NormalDist().inv_cdf(miss / 2) * (1 + 1e-9)
         return np.asarray(deviation * np.hypot(1 - _SMALL, _SMALL))
-    low, high = np.zeros(len(_SMALL)), np.full(len(_SMALL), -math.log(miss) * (1 + 1e-12))
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        chance = _laplace_tail(middle, 1 - _SMALL, _SMALL)
-        low, high = np.where(chance > miss, middle, low), np.where(chance > miss, high, middle)
-    return high
+    # ln P(> t) is concave, as sums of Laplace noise are log-concave. So Newton's steps, which begin
+    # above the quantile, never pass it.
+    large, small = 1 - _SMALL, _SMALL
+    high = np.full(len(_SMALL), -math.log(miss))
+    for _ in range(6):
+        chance, equal = _laplace_tail(high, large, small), np.exp(-high / large)
+        unequal = large * equal - small * np.exp(-high / np.maximum(small, 1e-9 * large))
+        density = unequal / np.maximum(large**2 - small**2, 1e-9)
+        density[-1] = (1 + 2 * high[-1]) * equal[-1]  # two equal parts
+        high += np.log(chance / miss) * chance / density
+    return high * (1 + 1e-12)
 
 
 class MeanRefinement(Refinement):

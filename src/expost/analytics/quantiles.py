@@ -18,7 +18,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.answer_files import csv_cells, write_document
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
@@ -30,8 +29,10 @@ from expost.analytics.count_result import (
     ReleasedResult,
     certificate_of,
     charge_of_release,
+    csv_cells,
     plain_answer,
     told_answers,
+    write_document,
 )
 from expost.analytics.pricing import CheckedCount, CountPrice, settled_at
 from expost.analytics.quantile_request import (

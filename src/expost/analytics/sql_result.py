@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from expost.analytics.answer_files import AnswerTable, Measured
 from expost.analytics.count_result import (
+    AnswerTable,
+    Measured,
     ReleasedResult,
     certificate_of,
     charge_of_release,

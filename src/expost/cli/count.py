@@ -21,18 +21,18 @@ from expost import plots
 from expost.analytics import count_plan as plans
 from expost.analytics import query
 from expost.analytics.answer_charts import draw_answers
-from expost.analytics.answer_files import check_out, csv_cells, write_document
-from expost.analytics.count_result import CountResult, table_of_answers
+from expost.analytics.count_result import (
+    CountResult,
+    check_out,
+    csv_cells,
+    table_of_answers,
+    write_document,
+)
 from expost.analytics.learned_facts import facts_delta, fill_stated_facts
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
-from expost.cli.count_screens import (
-    earlier_words,
-    render_answers,
-    render_plan,
-    render_result,
-)
+from expost.cli.count_screens import earlier_words, render_answers, render_plan, render_result
 from expost.cli.describe import show_plan
 from expost.cli.output import (
     Analyst,

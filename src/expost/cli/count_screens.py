@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from expost.analytics import count_plan as plans
-from expost.analytics.answer_files import number_text
-from expost.analytics.count_result import CountResult, table_of_answers, title_words
+from expost.analytics.count_result import CountResult, number_text, table_of_answers, title_words
 from expost.analytics.quantiles import QuantileResult
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_result import QueryResult

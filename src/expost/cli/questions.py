@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.analytics.answer_files import check_out, number_text, round_answer, write_document
+from expost.analytics.count_result import check_out, number_text, round_answer, write_document
 from expost.analytics.quantile_request import QuantileRequest, plan_quantile
 from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings

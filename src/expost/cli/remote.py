@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.analytics.answer_files import check_out, write_document
+from expost.analytics.count_result import check_out, write_document
 from expost.cli.certificate import (
     Errors,
     PackFolder,

@@ -10,7 +10,7 @@ name is released if its estimate reaches t = 1 + zσ, z = the normal quantile of
 p = δ_names/(columns·looks). So the whole is (ε, δ)-DP with δ = δ_Gaussian(ε; μ) + e^ε·δ_names, in
 both directions. Proofs: docs/theory.md, "Facts about the data".
 
-Noise is exact and rounded to a lattice (:mod:`expost.randomness.exact_gaussian`), which is
+Noise is exact and rounded to a lattice (:mod:`expost.randomness.samplers`), which is
 post-processing. No count makes a look fail.
 
 **Files of facts** are what ``expost describe --out facts.toml`` writes, and ``--facts`` reads. A
@@ -55,7 +55,7 @@ from expost.facts.readings import (
 )
 from expost.files import read_small
 from expost.privacy.profiles import gaussian_delta, gaussian_mu
-from expost.randomness.exact_gaussian import add_gaussian, lattice_for
+from expost.randomness.samplers import add_gaussian, lattice_for
 from expost.randomness.source import Randomness
 
 NUMBER, WHOLE_NUMBER, DAY, YES_NO = "number", "whole number", "date", "boolean"

@@ -7,7 +7,7 @@ no certificate (Canonne, Kamath and Steinke 2020, Proposition 12; Asoodeh et al.
 **Gaussian noise on real numbers.** Noise of standard deviation σ on a statistic of ℓ2 sensitivity Δ
 is μ-Gaussian DP with μ = Δ/σ, and (ε, δ)-DP exactly for δ ≥ Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle
 and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 2.13). It needs noise that is exactly
-normal, or a rounding of such noise (:mod:`expost.randomness.exact_gaussian`); for discrete Gaussian
+normal, or a rounding of such noise (:mod:`expost.randomness.samplers`); for discrete Gaussian
 noise use :func:`expost.privacy.dpsgd.gaussian_for`. Evaluated like this, e^ε overflows and Φ
 underflows where δ is an ordinary number. Since e^ε·φ(−μ/2 − ε/μ) = φ(μ/2 − ε/μ), the same is
 

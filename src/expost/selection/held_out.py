@@ -39,7 +39,7 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.coins import geometric
-from expost.randomness.exact_gaussian import add_gaussian, lattice_for
+from expost.randomness.samplers import add_gaussian, lattice_for
 from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive, root_up
 

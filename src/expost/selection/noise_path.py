@@ -47,8 +47,7 @@ from expost.mechanisms import (
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.privacy.profiles import gaussian_mu, share_of_delta, stopped_delta
-from expost.randomness.exact_gaussian import add_gaussian, lattice_for
-from expost.randomness.samplers import LARGEST_SCALE, laplace_paths
+from expost.randomness.samplers import LARGEST_SCALE, add_gaussian, laplace_paths, lattice_for
 from expost.randomness.source import SEED_BYTES, Randomness, RunKey, require_protection
 from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
 from expost.selection.candidate import Candidate, check_goal, check_noise_levels

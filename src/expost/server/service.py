@@ -52,8 +52,7 @@ from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
 from expost.server.notices import Notices
 from expost.server.people.accounts import ALLOWED, ANALYST, DAY, OWNER, People, Person, action
-from expost.server.people.openid import OpenID
-from expost.server.people.signin import SignIn
+from expost.server.people.signin import OpenID, SignIn
 from expost.server.problems import Conflict, Denied, NotFound, OverBudget, Unavailable
 from expost.server.server_settings import OutsideSettings, ServerSettings
 

@@ -194,12 +194,13 @@ class FleetRun:
         """Train modules by torch, one model per thread; noise and updates are native."""
         import torch
 
-        from expost.training._native.keystream import poisson_sample, streams
         from expost.training._native.noise import (
             noisy,
+            poisson_sample,
             settle_state,
             state_of,
             step_settings,
+            streams,
             update,
         )
         from expost.training._torch.modules import ThreadedSums
@@ -273,7 +274,7 @@ class FleetRun:
     ) -> list[Array]:
         """Train linear models with the native kernel."""
         from expost.training._native import linear
-        from expost.training._native.keystream import streams
+        from expost.training._native.noise import streams
         from expost.training.configuration import LOSSES
 
         width, norms = outputs * (rows.shape[1] + 1), linear.row_norms(rows)
@@ -330,8 +331,8 @@ class FleetRun:
     ) -> list[Trained] | None:
         """Train with the native kernel, or return None if it does not support a layer."""
         from expost.training._native import network as network_kernel
-        from expost.training._native.keystream import streams
         from expost.training._native.network import Network
+        from expost.training._native.noise import streams
         from expost.training._torch.module_state import seed_model
         from expost.training._torch.plain_chain import UnsupportedChain
         from expost.training.configuration import LOSSES

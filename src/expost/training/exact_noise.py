@@ -12,7 +12,7 @@ each pair of coordinates, by all their binary digits. Box–Muller makes two ind
 them: √(−2 ln U)·cos 2πV and √(−2 ln U)·sin 2πV. The first 64 digits of U and V are two words of the
 keystream. They decide nearly always. Where they do not, further digits (256 at a time, from a part
 of the keystream that is used for nothing else) decide in decimal arithmetic
-(:func:`expost.randomness.exact_gaussian.decided_release`). So the release is a function of the
+(:func:`expost.randomness.samplers.decided_release`). So the release is a function of the
 keystream and the sum alone: every engine finds the same one.
 
 **The bracket.** ε = 2^{−53}; every operation of the fast path is +, −, ×, ÷ or √ in IEEE double
@@ -61,7 +61,7 @@ import math
 from typing import NamedTuple
 
 from expost.errors import InvalidInput
-from expost.randomness.exact_gaussian import EPS, NoiseLattice, lattice_for
+from expost.randomness.samplers import EPS, NoiseLattice, lattice_for
 
 _GRID_BITS = 50
 MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product

@@ -111,7 +111,7 @@ class CompactRows:
 def _kernels() -> Any:
     """Return the compiled kernels, or None if numba is not installed; the results are the same."""
     try:
-        from expost.training._native import lattice
+        from expost.training._native import fixed_point
     except MissingExtra:
         return None
-    return lattice
+    return fixed_point

@@ -50,7 +50,7 @@ import numpy as np
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
-from expost.randomness.exact_gaussian import add_gaussian, lattice_for
+from expost.randomness.samplers import add_gaussian, lattice_for
 from expost.randomness.source import RunKey
 from expost.rationals import count_of
 from expost.training.lattice_rows import BLOCK, ROW_BITS, CompactRows, whole_rows

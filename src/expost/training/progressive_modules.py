@@ -239,7 +239,7 @@ class ModuleRows:
         """Return the sum over all rows: whole numbers of steps, added in any order."""
         import torch
 
-        from expost.training._native.gradient_sums import from_steps
+        from expost.training._native.fixed_point import from_steps
 
         workers, before = self._threaded.workers, torch.get_num_threads()
         starts = range(0, self._count, self._size)

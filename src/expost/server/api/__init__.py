@@ -1,1 +1,1 @@
-"""The HTTP API: ``routes``, ``bodies`` of requests, ``access``."""
+"""The HTTP API: ``routes`` and the bodies of requests; ``access``."""

@@ -8,7 +8,7 @@ Tests: ``tests/server/test_pages.py``, ``tests/server/test_browser.py``.
 
 from __future__ import annotations
 
-from expost.server.pages import ask_pages, budget_pages, people_pages, release_pages, rendering
+from expost.server.pages import ask_pages, people_pages, release_pages, rendering
 
-MODULES = (people_pages, ask_pages, release_pages, budget_pages, rendering)
+MODULES = (people_pages, ask_pages, release_pages, rendering)
 """The modules whose routers make up the pages."""

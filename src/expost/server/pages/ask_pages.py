@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from expost.errors import InvalidInput
-from expost.server.api import bodies
+from expost.server.api import routes
 from expost.server.api.access import Server, priced
 from expost.server.jobs.error_questions import ERRORS
 from expost.server.pages.amounts import plain_text
@@ -79,7 +79,7 @@ def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Res
     if me.role in ALLOWED["price"]:
         try:
             asked = job_of_fields(facts, fill) if tuned else question_of(facts, fill)
-            question = check_fields(bodies.Question, asked).asked()
+            question = check_fields(routes.Question, asked).asked()
             price = server.price(me, question)
             if not tuned:  # what is asked is what was priced, also if facts change meanwhile
                 question["epsilon"] = price["question"]["epsilon"]
@@ -108,7 +108,7 @@ async def send_question(
     question = _priced_question(form)
     if question["dataset"] != name:
         raise InvalidInput("dataset", "another one", "ask from the page of the data set")
-    memo = check_fields(bodies.Ask, {"question": question, "memo": text(form, "memo")}).memo
+    memo = check_fields(routes.Ask, {"question": question, "memo": text(form, "memo")}).memo
     view = await priced(request, server.ask, me, question, text(form, "key"), memo)
     return go(f"/requests/{view['id']}")
 
@@ -121,7 +121,7 @@ def _priced_question(form: FormData) -> dict[str, Any]:
         given = None
     if not isinstance(given, dict):
         raise InvalidInput("question", "this text", "reload the page, then ask again")
-    return check_fields(bodies.Question, given).asked()
+    return check_fields(routes.Question, given).asked()
 
 
 @router.get("/plan")
@@ -150,7 +150,7 @@ def _plan_page(server: Service, me: Person, given: QueryParams) -> Response:
             "repeats": whole_field(fill, "repeats"),
             "attempts": whole_field(fill, "attempts"),
         }
-        job = server.plan(me, check_fields(bodies.PlanLevels, asked).model_dump())
+        job = server.plan(me, check_fields(routes.PlanLevels, asked).model_dump())
     except (InvalidInput, Unavailable) as error:
         problem = error
     return page("plan.html", me, fill=fill, plan=job, problem=problem)

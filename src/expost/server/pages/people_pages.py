@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from expost.errors import InvalidInput
-from expost.server.api import bodies
+from expost.server.api import routes
 from expost.server.api.access import Server, address_of, clear_cookie, cookie_person, set_cookie
 from expost.server.jobs.datasets import RULES
 from expost.server.pages.amounts import plain_text
@@ -33,7 +33,7 @@ from expost.server.pages.rendering import (
     text,
     whole_field,
 )
-from expost.server.people import openid
+from expost.server.people import signin
 from expost.server.people.accounts import ALLOWED, Person
 from expost.server.people.signin import COOKIE
 from expost.server.problems import Conflict, Denied, NotFound, NotSignedIn, ServerProblem
@@ -64,7 +64,7 @@ def send_person(server: Server, me: Sender, form: Form) -> Response:
     """Add a person."""
     given = {"name": text(form, "name"), "role": text(form, "role")}
     try:
-        body = check_fields(bodies.NewPerson, given)
+        body = check_fields(routes.NewPerson, given)
         server.add_person(me, body.name, body.role)
     except USER_ERRORS as error:
         return _people(server, me, form, error)
@@ -90,7 +90,7 @@ def send_profile(server: Server, me: Sender, form: Form, name: str) -> Response:
     """Set the groups and the address of a person."""
     try:
         given = {"groups": split_field(form, "groups"), "mail": text(form, "mail")}
-        body = check_fields(bodies.PersonProfile, given)
+        body = check_fields(routes.PersonProfile, given)
         server.change_person(me, name, body.groups, body.mail)
     except USER_ERRORS as error:
         return _people(server, me, form, error)
@@ -117,7 +117,7 @@ def send_token(server: Server, me: Sender, form: Form) -> Response:
     """Make a token and show it once."""
     given = {"person": text(form, "person"), "note": text(form, "note")}
     try:
-        body = check_fields(bodies.NewToken, given | {"days": real(form, "days")})
+        body = check_fields(routes.NewToken, given | {"days": real(form, "days")})
         token = server.new_token(me, body.person, body.days, body.note)
     except USER_ERRORS as error:
         return _tokens(server, me, form, error)
@@ -181,7 +181,7 @@ def _sent(server: Service, me: Person, form: Any, name: str | None) -> Response:
     try:
         present = {} if name is None else server.dataset(me, name)
         fixed = {key: present[key] for key in ("name", "kind", "budget") if key in present}
-        body = check_fields(bodies.Dataset, _facts(form) | fixed)
+        body = check_fields(routes.Dataset, _facts(form) | fixed)
         given = body.stated() | {name: None for name in RULES if getattr(body, name) is None}
         if text(form, "preview"):
             return _register(server, me, form, preview=server.preview(me, given), name=name)
@@ -278,17 +278,17 @@ def _form(
 @router.get("/sign-in/openid")
 def leave_page(request: Request, server: Server, next: str = "/") -> Response:
     """Go to the OpenID provider, with a cookie that its answer must fit."""
-    value = openid.new_value()
+    value = signin.new_value()
     if server.openid is None:
         raise NotFound("people sign in with tokens here", None)
     response = go(server.openid.leave(value))
     kept = f"{value}.{base64.urlsafe_b64encode(_local(next).encode()).decode().rstrip('=')}"
     # Lax, because the provider sends the browser back; only the callback reads it.
     response.set_cookie(
-        openid.COOKIE,
+        signin.OPENID_COOKIE,
         kept,
-        max_age=openid.COOKIE_SECONDS,
-        path=openid.CALLBACK,
+        max_age=signin.OPENID_SECONDS,
+        path=signin.CALLBACK,
         httponly=True,
         samesite="lax",
         secure=server.settings.cookies_secure,
@@ -301,7 +301,7 @@ def arrive_page(request: Request, server: Server) -> Response:
     """Begin a session for the person whom the OpenID provider sends back."""
     if server.openid is None:
         raise NotFound("people sign in with tokens here", None)
-    value, _, kept = request.cookies.get(openid.COOKIE, "").partition(".")
+    value, _, kept = request.cookies.get(signin.OPENID_COOKIE, "").partition(".")
     try:
         person = server.openid.arrive(value, request.query_params)
     except ServerProblem as error:
@@ -309,7 +309,7 @@ def arrive_page(request: Request, server: Server) -> Response:
     else:
         response = page("continue.html", None, next=_next(kept))
         set_cookie(request, response, server.signin.begin(person))
-    response.delete_cookie(openid.COOKIE, path=openid.CALLBACK)
+    response.delete_cookie(signin.OPENID_COOKIE, path=signin.CALLBACK)
     return response
 
 

@@ -1,1 +1,1 @@
-"""Who may do what: ``accounts``, roles and tokens; ``signin``; ``openid``."""
+"""Who may do what: ``accounts``, roles and tokens; ``signin``, sessions, proxies and OpenID."""

@@ -5,9 +5,9 @@ linear             clip factors; training steps of linear, logistic and softmax 
 network            training steps of convolutional and fully connected networks, and the translation
                    of a torch module into their table
 network_layers     the layers of such a network, the table that describes it, a thread's memory
-keystream          random numbers: ChaCha20 keystream, uniforms, Poisson samples
-noise              exact rounded Gaussian noise, then the optimiser
-fixed_point        sums over rows that are exact in every order
+noise              random numbers: ChaCha20 keystream, uniforms, Poisson samples, exact rounded
+                   Gaussian noise; the optimiser
+fixed_point        sums over rows, also of gradients of torch, that are exact in every order
 vector_products    matrix products in tiles, by vector instructions
 compiled           the compiler decorators
 =================  =================================================================================

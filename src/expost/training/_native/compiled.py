@@ -41,7 +41,7 @@ def source_stamp() -> str:
     """Return the hash of everything that compiled kernels are made from."""
     here = Path(__file__).parent
     digest = hashlib.sha256(f"{__version__} {llvmlite.__version__}".encode())
-    others = here.parent / "configuration.py", here.parents[1] / "randomness" / "exact_gaussian.py"
+    others = here.parent / "configuration.py", here.parents[1] / "randomness" / "samplers.py"
     for path in [*sorted(here.glob("*.py")), *others]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -39,8 +39,14 @@ from expost.training._native.fixed_point import (
     from_steps,
     without_anchors,
 )
-from expost.training._native.keystream import Stream, poisson_sample
-from expost.training._native.noise import StepSettings, TrainingState, noisy, update
+from expost.training._native.noise import (
+    StepSettings,
+    Stream,
+    TrainingState,
+    noisy,
+    poisson_sample,
+    update,
+)
 from expost.training._native.vector_products import (
     prefetch,
     row_products,

@@ -33,7 +33,6 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.training._native.compiled import kernel
 from expost.training._native.fixed_point import from_steps
-from expost.training._native.keystream import Stream, poisson_sample
 from expost.training._native.linear import clip_factor, weight_of
 from expost.training._native.network_layers import (
     BLOCK,
@@ -57,7 +56,14 @@ from expost.training._native.network_layers import (
     linear_backward,
     linear_forward,
 )
-from expost.training._native.noise import StepSettings, TrainingState, noisy, update
+from expost.training._native.noise import (
+    StepSettings,
+    Stream,
+    TrainingState,
+    noisy,
+    poisson_sample,
+    update,
+)
 from expost.training._native.vector_products import VECTOR
 from expost.training._torch.plain_chain import UnsupportedChain, pair, plain_layers
 from expost.training.exact_noise import Bound

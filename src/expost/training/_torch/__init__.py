@@ -1,11 +1,10 @@
 """DP-SGD with torch: any module on a CPU, and many models at once on CUDA.
 
 ===================  ===============================================================================
-clipped_sums         clip factors, sums of clipped gradients, the sums of linear models
+clipped_sums         clip factors, norms and sums of gradients, the sums of linear models
 modules              sums of clipped gradients of any module
 module_taps          its gradients, vectorised over examples; LSTM, GRU and RNN
 tapped_layers        layers that record their inputs and slopes
-gradient_parts       norms and sums of the recorded gradients
 plain_chain          which chains of layers have kernels of their own
 layer_chain          sums of clipped gradients of these chains
 convolutions         convolutions of many models
@@ -14,7 +13,6 @@ convolution_kernels  CUDA kernels of convolutions and group normalisation (Trito
 model_group          training steps of a group of models
 device_keystream     random numbers on a torch device
 noise_kernels        CUDA kernel of these random numbers (Triton)
-module_state         what a module draws; its parameters as one vector
-reachable_state      what a module can reach and change, and how it is set back
+module_state         what a module draws, can reach and change; how that is set back; one vector
 ===================  ===============================================================================
 """

@@ -152,7 +152,7 @@ def squared_norms(values: Tensor) -> Tensor:
     if values.is_cuda:
         norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
         return norms.square()
-    from expost.training._native.gradient_sums import row_squares
+    from expost.training._native.fixed_point import row_squares
 
     squares = torch.empty(values.shape[:-1], dtype=torch.float64)
     row_squares(values.reshape(-1, values.shape[-1]).contiguous().numpy(), squares.view(-1).numpy())

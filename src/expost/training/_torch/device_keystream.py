@@ -1,4 +1,4 @@
-"""The keystream of :mod:`expost.training._native.keystream` on a torch device.
+"""The keystream of :mod:`expost.training._native.noise` on a torch device.
 
 Each model has its own 256-bit key. A number is a function of key, step, purpose and place: words
 12 … 15 of the ChaCha20 state hold the block, the step, the purpose, and how often a sample was
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from expost.randomness import exact_gaussian
-from expost.randomness.exact_gaussian import NoiseLattice, decided_release
+from expost.randomness import samplers
+from expost.randomness.samplers import NoiseLattice, decided_release
 from expost.randomness.source import Randomness
 
 SAMPLE, NOISE, FURTHER = 0, 1, 2  # purposes
@@ -264,35 +264,35 @@ def _scaled_pairs(
 
     The operations are those of :func:`expost.training._native.noise.scaled_pairs`.
     """
-    u = (((radii >> 1) & 0x7FFFFFFFFFFFFFFF) | 1).to(torch.float64) * exact_gaussian.LAST
+    u = (((radii >> 1) & 0x7FFFFFFFFFFFFFFF) | 1).to(torch.float64) * samplers.LAST
     r = torch.sqrt(-2.0 * _logarithm(u))
     length, (x, y) = deviation * r, _turn(angles)
-    rest = u - exact_gaussian.LAST
-    unread = (exact_gaussian.LENGTH_ERROR * rest + exact_gaussian.UNREAD) / (rest * r)
-    errors = deviation * (exact_gaussian.RADIUS_ERROR * r + unread) + exact_gaussian.CONSTANT_ERROR
+    rest = u - samplers.LAST
+    unread = (samplers.LENGTH_ERROR * rest + samplers.UNREAD) / (rest * r)
+    errors = deviation * (samplers.RADIUS_ERROR * r + unread) + samplers.CONSTANT_ERROR
     return torch.cat([length * x, length * y]), errors
 
 
 def _logarithm(u: torch.Tensor) -> torch.Tensor:
-    """Return ln u as :func:`expost.training._native.keystream.logarithm` does."""
+    """Return ln u as :func:`expost.training._native.noise.logarithm` does."""
     bits = u.view(torch.int64)
-    exponent = (bits - exact_gaussian.HALF_ROOT) >> 52
+    exponent = (bits - samplers.HALF_ROOT) >> 52
     f = (bits - (exponent << 52)).view(torch.float64) - 1.0
     s = f / (2.0 + f)
     z = s * s
-    tail = z * _series(exact_gaussian.ARTANH, z)
+    tail = z * _series(samplers.ARTANH, z)
     half, e = 0.5 * f * f, exponent.to(torch.float64)
-    inner = s * (half + tail) + e * exact_gaussian.LN2_LOW
-    return e * exact_gaussian.LN2_HIGH - ((half - inner) - f)
+    inner = s * (half + tail) + e * samplers.LN2_LOW
+    return e * samplers.LN2_HIGH - ((half - inner) - f)
 
 
 def _turn(angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine as :func:`expost.training._native.keystream.turn` does."""
+    """Return cosine and sine as :func:`expost.training._native.noise.turn` does."""
     quarter = (angles + (1 << 61)) >> 62
-    x = (angles - (quarter << 62)).to(torch.float64) * exact_gaussian.QUARTER
+    x = (angles - (quarter << 62)).to(torch.float64) * samplers.QUARTER
     z = x * x
-    sine = x + x * z * _series(exact_gaussian.SINE, z)
-    cosine = 1.0 - (0.5 * z - z * z * _series(exact_gaussian.COSINE, z))
+    sine = x + x * z * _series(samplers.SINE, z)
+    cosine = 1.0 - (0.5 * z - z * z * _series(samplers.COSINE, z))
     odd = (quarter & 1) != 0
     first, second = torch.where(odd, sine, cosine), torch.where(odd, cosine, sine)
     return (
@@ -331,9 +331,7 @@ def _checked_kernels(device: str) -> Any:
         return None
     keys = torch.arange(16, dtype=torch.int32).view(2, 8)
     total = torch.linspace(-50.0, 50.0, 2 * 1003, dtype=torch.float64).view(2, -1)
-    lattices = lattices_of(
-        [exact_gaussian.lattice_for(0.5), exact_gaussian.lattice_for(6.0)], "cpu"
-    )
+    lattices = lattices_of([samplers.lattice_for(0.5), samplers.lattice_for(6.0)], "cpu")
     step = torch.tensor([3])
     plain = DeviceStream([], "cpu")
     plain.keys = keys

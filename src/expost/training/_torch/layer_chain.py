@@ -36,15 +36,16 @@ from torch import nn
 from torch.nn import functional
 
 from expost.arrays import Array
-from expost.training._torch.clipped_sums import ClippedSums, slopes_of
-from expost.training._torch.convolutions import Convolution, kernels_of
-from expost.training._torch.gradient_parts import (
+from expost.training._torch.clipped_sums import (
+    ClippedSums,
     Outer,
     Part,
     Stored,
     clipped_totals,
     convolution_part,
+    slopes_of,
 )
+from expost.training._torch.convolutions import Convolution, kernels_of
 from expost.training._torch.module_state import Parameters
 from expost.training._torch.plain_chain import UnsupportedChain, pair, plain_layers
 

@@ -41,10 +41,15 @@ from torch.func import vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
-from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.module_state import OnlyRowwise, RowError, RowsApart, inside
+from expost.training._torch.clipped_sums import Part, Stored
+from expost.training._torch.module_state import (
+    OnlyRowwise,
+    ReachableState,
+    RowError,
+    RowsApart,
+    inside,
+)
 from expost.training._torch.plain_chain import pair
-from expost.training._torch.reachable_state import ReachableState
 from expost.training._torch.tapped_layers import (
     TappedConvolution,
     TappedConvolutions,

@@ -4,7 +4,7 @@ Every example passes through the module on its own (as a batch of one, vectorise
 ``torch.func.vmap``), so its gradient cannot depend on other examples
 (:mod:`expost.training._torch.module_taps`). Layers that carry statistics of the batch from step to
 step are refused by name. Norms and sums are computed from inputs and slopes of the layers, mostly
-without forming per-example gradients (:mod:`expost.training._torch.gradient_parts`). Batches are
+without forming per-example gradients (:mod:`expost.training._torch.clipped_sums`). Batches are
 processed in chunks that fit the memory.
 
 On a CPU, models train one at a time per thread, and sums over rows are exact. On CUDA, models of
@@ -35,12 +35,18 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut, slopes_of
+from expost.training._torch.clipped_sums import (
+    ClippedSums,
+    Part,
+    Written,
+    clip_factors,
+    clipped_totals,
+    cut,
+    slopes_of,
+)
 from expost.training._torch.convolutions import kernels_of
-from expost.training._torch.gradient_parts import Part, Written, clipped_totals
-from expost.training._torch.module_state import Parameters, WholeState, seed_draws
+from expost.training._torch.module_state import Parameters, ReachableState, WholeState, seed_draws
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised
-from expost.training._torch.reachable_state import ReachableState
 from expost.training.exact_noise import contribution_step
 
 _WORKING_SET = 1 << 27  # bytes of a chunk on a CPU; larger ones are slower
@@ -308,7 +314,7 @@ class ModuleSums(ClippedSums):
         model: int = 0,
     ) -> None:
         """Write the sum over ``rows`` for one model to ``total``; it is made in fixed point."""
-        from expost.training._native.gradient_sums import from_steps
+        from expost.training._native.fixed_point import from_steps
 
         chosen = torch.from_numpy(rows)
         if self.valid is not None:

@@ -19,16 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from expost.randomness import exact_gaussian
+from expost.randomness import samplers
 
 _BLOCK = 128
 _CONSTANTS = (
-    *(exact_gaussian.LAST, exact_gaussian.LN2_HIGH, exact_gaussian.LN2_LOW, exact_gaussian.QUARTER),
-    *(exact_gaussian.LENGTH_ERROR, exact_gaussian.UNREAD),
-    *(exact_gaussian.RADIUS_ERROR, exact_gaussian.CONSTANT_ERROR),
-    *exact_gaussian.ARTANH,  # 10 numbers from place 8 on
-    *exact_gaussian.SINE,  # 8 numbers from place 18 on
-    *exact_gaussian.COSINE,  # 7 numbers from place 26 on
+    *(samplers.LAST, samplers.LN2_HIGH, samplers.LN2_LOW, samplers.QUARTER),
+    *(samplers.LENGTH_ERROR, samplers.UNREAD),
+    *(samplers.RADIUS_ERROR, samplers.CONSTANT_ERROR),
+    *samplers.ARTANH,  # 10 numbers from place 8 on
+    *samplers.SINE,  # 8 numbers from place 18 on
+    *samplers.COSINE,  # 7 numbers from place 26 on
 )
 
 
@@ -59,7 +59,7 @@ def add_noise(
         _table(total.device),
         width,
         blocks,
-        HALF_ROOT=exact_gaussian.HALF_ROOT,
+        HALF_ROOT=samplers.HALF_ROOT,
         BLOCK=_BLOCK,
     )
 

@@ -2,7 +2,7 @@
 
 Each function remembers an object and returns a function that sets it back, bit for bit, and tells
 whether it was changed. What is remembered is decided in
-:mod:`expost.training._torch.reachable_state`. Tests: ``tests/training/test_reachable_state.py``.
+:mod:`expost.training._torch.module_state`. Tests: ``tests/training/test_reachable_state.py``.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 from expost.arrays import Array
-from expost.training._torch.convolutions import Convolution, fused
-from expost.training._torch.gradient_parts import (
+from expost.training._torch.clipped_sums import (
     Outer,
     Part,
     Positions,
@@ -39,6 +38,7 @@ from expost.training._torch.gradient_parts import (
     convolution_part,
     joined,
 )
+from expost.training._torch.convolutions import Convolution, fused
 
 Tensor = torch.Tensor
 
@@ -359,7 +359,7 @@ class TappedGroupNorm(TappedLayer):
 
 def _sums(slopes: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums of slopes and of slopes · inputs over each line, on a CPU."""
-    from expost.training._native.gradient_sums import channel_sums
+    from expost.training._native.fixed_point import channel_sums
 
     plain, product = slopes.new_zeros(len(slopes)), slopes.new_zeros(len(slopes))
     channel_sums(
@@ -526,7 +526,7 @@ def _channels_last(images: Tensor, border: Sequence[int]) -> tuple[Array, tuple[
 
     One vector of padding follows the last image.
     """
-    from expost.training._native.gradient_sums import channels_last
+    from expost.training._native.fixed_point import channels_last
     from expost.training._native.vector_products import VECTOR
 
     count, channels, height, width = images.shape

@@ -446,9 +446,8 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     import torch
     from torch.func import functional_call, vmap
 
-    from expost.training._torch.module_state import RowError, RowsApart
+    from expost.training._torch.module_state import ReachableState, RowError, RowsApart
     from expost.training._torch.module_taps import make_batchable
-    from expost.training._torch.reachable_state import ReachableState
 
     module = _made(recipe)
     like = next(module.parameters())
