@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from expost import SimulationRandomness
-from expost.analytics import quantile_run
+from expost.analytics import flat_looks, quantile_run
 from expost.analytics.flat_looks import Look
 from expost.analytics.quantile_run import (
-    SHARES,
     Known,
     QuantileJob,
     QuantileRun,
@@ -22,6 +22,7 @@ from expost.analytics.quantile_run import (
     value_bounds,
 )
 from expost.analytics.quantile_search import CellCounts, Source, tree_levels
+from tests.analytics import laws
 
 HALF = Fraction(1, 2)
 THREE = (Fraction(1, 4), HALF, Fraction(3, 4))
@@ -206,8 +207,74 @@ def test_value_bounds_stop_at_the_first_cut_that_is_not_sure() -> None:
     assert value_bounds(look, 0.05, 0.05) == (0, 9)
 
 
-def test_attempts_share_the_chance_of_a_miss() -> None:
-    assert sum(SHARES) <= 1 + 1e-12
+@pytest.mark.parametrize(("total", "most_groups"), [(Fraction(3, 2), 1), (4, 1), (2, 3), (6, 3)])
+def test_attempts_share_the_chance_of_a_miss(
+    total: Fraction, most_groups: int, monkeypatch: Any
+) -> None:
+    """However many attempts are made at a group, their parts add up to at most 10 %."""
+    used: dict[int, list[float]] = {}
+    attempt = QuantileRun._attempt
+
+    def note(run: QuantileRun, index: int, made: Any, miss: float) -> None:
+        used.setdefault(index, []).append(miss)
+        attempt(run, index, made, miss)
+
+    monkeypatch.setattr(QuantileRun, "_attempt", note)
+    groups = [skewed(300, seed) for seed in range(40)]
+    run_job(job(total=Fraction(total), most_groups=most_groups), groups)
+    parts = [sum(misses) for misses in used.values()]
+    assert max(parts) <= 0.1 + 1e-12
+    assert max(parts) > 0.099  # the last attempt that fits has all that is left
+    assert max(map(len, used.values())) <= 3
+
+
+def test_a_last_attempt_costs_a_little_more_or_less_than_is_best() -> None:
+    for law in ("laplace", "gaussian"):
+        asked = job(law=law)
+        best = plan_attempt(asked, THREE, 1000, 0.1).cost
+        for part in (Fraction(3, 4), Fraction(99, 100), Fraction(6, 5)):
+            cost = plan_attempt(asked, THREE, 1000, 0.1, limit=part * best).cost
+            assert part * best * Fraction(9, 10) < cost <= part * best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=best / 2).cost == best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=9 * best).cost < Fraction(13, 10) * best
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_chance_of_a_wrong_interval_answered_or_not(pairs: bool, monkeypatch: Any) -> None:
+    """All noises of the two sides of a cut, exactly: a wrong interval has at most the miss.
+
+    True ranks outside of the wanted error, on both sides of it and inside. ``pairs``: the drawn
+    cell holds 6 of the rows, and there is a cut on both sides of it.
+    """
+    monkeypatch.setattr(flat_looks, "FINER", 4)  # the noise has steps of a quarter of a row
+    monkeypatch.setattr(flat_looks, "STEPS", 100)
+    monkeypatch.setattr(flat_looks, "_SHARES", np.arange(1, 101) / 100)
+    miss, scale, size, window = 0.3, 3.0, 60, np.arange(-56, 57) / 4
+    law = laws.laplace(1 / (4 * scale), 4 * window)
+    asked = job(ranks=(HALF,), within=0.1, low=0, high=9)
+    inside = 6 if pairs else 0
+    edges = np.array([0, 5, 6, 10] if pairs else [0, 5, 10])
+    for left in (23 - inside, 30 - inside // 2, 37):
+        wrong = answered = 0.0
+        for noise in product(range(len(window)), repeat=2):
+            chance = float(np.prod(law[list(noise)]))
+            first, last = window[list(noise)]
+            counts = [left + first, size - inside - left + last]
+            counts[1:1] = [inside] if pairs else []  # its noise is left out: the sides matter
+            look = Look(edges, np.array(counts), "laplace", Fraction(1 / scale), 1)
+            group = quantile_run._Group()
+            run = QuantileRun(asked, ["g"], [], Source(0, 9, SimulationRandomness(0)))
+            run._judge(group, 0, 5, look, miss)
+            known = group.cells[0]
+            below, upto = left / size, (left + inside) / size
+            wrong += chance * (upto < known.rank_low - 1e-9 or below > known.rank_high + 1e-9)
+            answered += chance * (0 in group.answered)
+            assert (0 not in group.answered) or known.error(0.5) <= 0.1 + 1e-9
+        assert wrong <= miss
+        if below > 0.6 or upto < 0.4:
+            assert wrong > miss / 3  # not idle
+        else:
+            assert answered > 0.8
 
 
 def test_later_attempts_have_higher_rates_and_larger_groups_lower_ones() -> None:
@@ -225,7 +292,6 @@ def test_the_joint_law_of_draws_and_a_look(monkeypatch: Any) -> None:
 
     Both directions, persons with one and with two rows, in the same and in different cells.
     """
-    from tests.analytics import laws
     from tests.analytics import test_quantile_search as trees
 
     rate, look = Fraction(1), Fraction(1, 2)

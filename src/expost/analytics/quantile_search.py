@@ -127,6 +127,11 @@ def tree_levels(ranks: int) -> int:
     return ranks.bit_length()
 
 
+def first_share(ranks: Sequence[Fraction]) -> float:
+    """Return the rank that is drawn first, from all rows."""
+    return float(ranks[_middle(ranks, 0, len(ranks), Fraction(1, 2))])
+
+
 def search(
     rows: CellCounts, ranks: Sequence[Fraction], rate: Fraction, most_rows: int, source: Source
 ) -> list[int]:
