@@ -2,7 +2,8 @@
 
 **What is released, and what it costs.** For every group: its size at some levels of a noise path,
 then trees of draws (``quantile_search``) and looks at flat histograms (``flat_looks``). Which of
-them comes next, at which rate and at which cuts, is decided from what was released before. A group
+them comes next, at which rate, with which base measure and at which cuts, is decided from what was
+released before. A group
 that paid c_0 for its size, e_i per level for trees of l_i levels and f_j for looks has cost c_0 +
 Σ l_i·e_i + Σ f_j (in ρ: c_0 + Σ l_i·e_i²/8 + Σ f_j).
 
@@ -23,15 +24,15 @@ Let A = P(≤ x) and B = P(< x) ≤ A. Bounds of A from below and of B from abov
 at most β each, for any β. Let β₀ be the attempt's part of 1 − confidence, and w the wanted error. A
 rank λ is *answered* if "A ≥ λ − w" and "B ≤ λ + w" are both sure, each at β = aβ₀ (a =
 :data:`_FOR_ANSWER`). Its interval is then the one at β₀/2 per side, cut to λ ± w. If it is not
-answered, its interval is the one at (1 − a)β₀ per side.
+answered, its interval is the one at (1 − a)β₀/2 per side.
 
 *Lemma.* P(the interval is wrong) ≤ β₀, answered or not. *Proof.* Wrong is A < rank_low or B >
-rank_high. Bounds are nested: one that fails at β fails at every larger β. If A ≥ λ − w and B ≤ λ +
-w, then a wrong interval has a bound that fails at β₀/2 (1 − a ≤ ½). If A < λ − w, then B < λ − w,
-too. To be answered, "A ≥ λ − w" must have been sure, so the bound of A failed at aβ₀. Not to be
-answered and wrong, the bound of A failed at (1 − a)β₀ ≤ aβ₀, hence at aβ₀, or that of B at (1 −
-a)β₀. Together at most aβ₀ + (1 − a)β₀ = β₀. B > λ + w likewise. ∎ A fixed claim can be wrong on one
-side only, so each side has nearly all of β₀: this is why an answer costs less than an interval.
+rank_high. If A ≥ λ − w and B ≤ λ + w, the cut changes nothing, and a bound is wrong only if it is
+wrong at β₀/2, because bounds are narrower at a larger β. If A < λ − w, the group is answered only
+if the false claim "A ≥ λ − w" is sure: at most aβ₀. Where it is not answered, its bounds are wrong
+with at most 2·(1 − a)β₀/2. Together at most β₀. B > λ + w likewise; as B ≤ A, not both. ∎ A claim
+about λ ± w can be wrong on one side only, so each side has most of β₀: this is why an answer costs
+less than an interval.
 
 The part of an attempt is fixed by what was released before it, and the parts add up to at most
 1 − confidence, so an answer of any attempt, however it is chosen, has its interval with the stated
@@ -71,6 +72,7 @@ from expost.analytics.flat_looks import (
 )
 from expost.analytics.quantile_search import (
     CellCounts,
+    LearnedMeasure,
     Source,
     distance_bound,
     first_share,
@@ -83,7 +85,7 @@ from expost.arrays import Integers
 from expost.rationals import round_down, round_up
 
 _ATTEMPTS, _FIRST_MISS = 3, 0.8  # at most; of the chance of a miss that is left, per attempt
-_FOR_ANSWER = 0.85  # of the chance of a miss goes to each side of an answer; at least a half
+_FOR_ANSWER = 0.8  # of the chance of a miss goes to each side of an answer
 _SIZE_PART, _FIRST_SIZE = 64, 2**20  # the size of a group costs at most 1/64 of its share
 _SURE, _LARGEST = 12, 1e15  # a size that is below by so many scales is too small; no larger group
 _KNOWN = 40  # a size of so many scales is known well enough
@@ -273,6 +275,8 @@ class QuantileRun:
         self._most = max(1, min(job.most_groups, len(groups)))
         self._costs = [_NO] * len(groups)  # ascending
         self._size_levels = 1
+        ranks = job.targets(job.ranks)
+        self._learned = {rank: LearnedMeasure(job.low, job.high) for rank in ranks}
 
     @property
     def spent(self) -> Fraction:
@@ -323,11 +327,11 @@ class QuantileRun:
         """Look at sizes, try what fits an equal share, then what is left, then what is free."""
         share = self.job.total / self._most
         self._look_at_sizes(share)
+        order = sorted(range(len(self._groups)), key=lambda index: -self._groups[index].size)
         if self.job.within is None:
-            for index in range(len(self._groups)):
+            for index in order:
                 self._without_goal(index, share - self._groups[index].cost)
             return
-        order = sorted(range(len(self._groups)), key=lambda index: -self._groups[index].size)
         if self._most > 1:  # else a share is all there is
             for index in order:
                 self._try(index, share)
@@ -417,15 +421,24 @@ class QuantileRun:
         """Search, look, and keep what is better than before."""
         group, job = self._groups[index], self.job
         self._pay(index, attempt.cost)
-        cells = search(
-            self._rows[index], attempt.targets, attempt.rate, job.most_rows, self._source
-        )
+        cells = self._search(index, attempt.targets, attempt.rate)
+        self._learn(attempt.targets, cells)
         pairs = job.pairs or group.attempts > 0
         group.attempts += 1
         look = self._look(index, self._edges(cells, pairs), attempt.look)
         for target, cell in zip(attempt.targets, cells, strict=True):
             if target in job.ranks:
                 self._judge(group, job.ranks.index(target), cell, look, miss)
+
+    def _search(self, index: int, ranks: Sequence[Fraction], rate: Fraction) -> list[int]:
+        """Draw cells for some ranks; the caller has paid."""
+        rows, most_rows = self._rows[index], self.job.most_rows
+        return search(rows, ranks, rate, most_rows, self._source, self._learned)
+
+    def _learn(self, ranks: Sequence[Fraction], cells: Sequence[int]) -> None:
+        """Draw the next groups near these cells rather than elsewhere."""
+        for rank, cell in zip(ranks, cells, strict=True):
+            self._learned[rank].learn(cell)
 
     def _edges(self, cells: Sequence[int], pairs: bool) -> Integers:
         """Edges of a histogram with cuts at these cells, on both sides of them for ``pairs``."""
@@ -451,7 +464,7 @@ class QuantileRun:
             and surely_at_most(look, at, wanted + within, sure)
         )
         if self.job.within is not None and not answered:
-            side = miss * (1 - _FOR_ANSWER)
+            side = miss * (1 - _FOR_ANSWER) / 2
         low, high = rank_bounds(look, above, at, side)
         if low > high:  # the value has many rows: P(< x) is below the rank, P(≤ x) above it
             low, high = min(low, wanted), max(high, wanted)
@@ -485,7 +498,7 @@ class QuantileRun:
         if not job.ranks or rate <= 0:
             return
         self._pay(index, draws_cost(job.law, levels, rate) + look)
-        cells = search(self._rows[index], job.ranks, rate, job.most_rows, self._source)
+        cells = self._search(index, job.ranks, rate)
         miss = 1 - job.confidence
         if look:
             seen = self._look(index, self._edges(cells, job.pairs), look)
@@ -493,6 +506,7 @@ class QuantileRun:
                 self._judge(group, rank, cell, seen, miss)
         else:
             self._bound_by_law(group, cells[0], rate, miss)
+        self._learn(job.ranks, cells)
 
     def _bound_by_law(self, group: _Group, cell: int, rate: Fraction, miss: float) -> None:
         """Keep the one cell that was drawn, with a rank interval from the law of the draw.
@@ -502,7 +516,8 @@ class QuantileRun:
         """
         job, wanted = self.job, self.job.ranks[0]
         eta = rate / (2 * job.most_rows * max(wanted, 1 - wanted))
-        away = distance_bound(eta, self._source, miss / 2)
+        source = replace(self._source, learned=self._learned[wanted])
+        away = distance_bound(eta, source, miss / 2)
         one = miss / 2 / (1 if job.within is None else self._size_levels)
         scales = -math.log(2 * one) if job.law == "laplace" else -NormalDist().inv_cdf(one)
         least = group.size - scales * group.spread - 1  # a step of noise, and rounding
