@@ -199,6 +199,17 @@ def test_groups_that_are_alike_help_each_other(monkeypatch: Any) -> None:
     assert learned < 0.8 * error()
 
 
+def test_nothing_is_learned_where_it_would_take_much_memory() -> None:
+    rows = [skewed(2000, 1)] * 2
+    ninety = tuple(Fraction(k, 100) for k in range(5, 95))
+    fine = job(ranks=ninety, within=None, high=2**20 - 1)
+    run = run_job(fine, rows)
+    assert run._learned == {}
+    assert len(run.answers(Fraction(1))[1]) == 180
+    assert run_job(job(), rows[:1])._learned == {}
+    assert len(run_job(job(), rows)._learned) == 3
+
+
 def test_intervals_by_the_law_of_a_draw_know_what_was_learned() -> None:
     """Later draws have a measure of nearly twice the mass: up to ln 2 more, in units of 1/η."""
     rows = [skewed(200_000, 1)] * 3

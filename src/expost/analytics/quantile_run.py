@@ -99,6 +99,7 @@ _RATIO = {"laplace": 1.02, "gaussian": 1.15}  # rates of looks are powers: table
 _FEW_CELLS = 4096  # with so few cells a value may hold many rows: cuts on both sides of it
 _LOOK_PART = Fraction(1, 5)  # of the cost goes to the look where no error is wanted
 _WORTHWHILE = 4  # what is free must be at least this part of the cost of others
+_MOST_LEARNED_CELLS = 2**22  # of all ranks together; more would take time and memory
 _BRACKET = 2  # values for an interval lie this many wanted errors beside the rank
 
 
@@ -276,6 +277,8 @@ class QuantileRun:
         self._costs = [_NO] * len(groups)  # ascending
         self._size_levels = 1
         ranks = job.targets(job.ranks)
+        learns = len(groups) > 1 and len(ranks) * (job.high - job.low) <= _MOST_LEARNED_CELLS
+        ranks = ranks if learns else []
         self._learned = {rank: LearnedMeasure(job.low, job.high) for rank in ranks}
 
     @property
@@ -438,7 +441,8 @@ class QuantileRun:
     def _learn(self, ranks: Sequence[Fraction], cells: Sequence[int]) -> None:
         """Draw the next groups near these cells rather than elsewhere."""
         for rank, cell in zip(ranks, cells, strict=True):
-            self._learned[rank].learn(cell)
+            if rank in self._learned:
+                self._learned[rank].learn(cell)
 
     def _edges(self, cells: Sequence[int], pairs: bool) -> Integers:
         """Edges of a histogram with cuts at these cells, on both sides of them for ``pairs``."""
@@ -516,7 +520,7 @@ class QuantileRun:
         """
         job, wanted = self.job, self.job.ranks[0]
         eta = rate / (2 * job.most_rows * max(wanted, 1 - wanted))
-        source = replace(self._source, learned=self._learned[wanted])
+        source = replace(self._source, learned=self._learned.get(wanted))
         away = distance_bound(eta, source, miss / 2)
         one = miss / 2 / (1 if job.within is None else self._size_levels)
         scales = -math.log(2 * one) if job.law == "laplace" else -NormalDist().inv_cdf(one)

@@ -170,12 +170,12 @@ def search(
 ) -> list[int]:
     """Return a cell near each rank (ascending); costs ``rate`` (an ε) per level of the tree.
 
-    ``learned``: the measures of ranks, which depend on nothing but what was released.
+    ``learned``: measures of some ranks, which depend on nothing but what was released.
     """
     cells = [source.low] * len(ranks)
     for index, interval, share in _tree(ranks, cells, (source.low, source.high + 1)):
         eta = rate / (2 * most_rows * max(share, 1 - share))
-        own = source if learned is None else replace(source, learned=learned[ranks[index]])
+        own = replace(source, learned=learned.get(ranks[index])) if learned else source
         cells[index] = draw_cell(rows.between(*interval), interval, share, eta, own)
     return cells
 
