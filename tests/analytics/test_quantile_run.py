@@ -264,7 +264,7 @@ def test_attempts_share_the_chance_of_a_miss(
     run_job(job(total=Fraction(total), most_groups=most_groups), groups)
     parts = [sum(misses) for misses in used.values()]
     assert max(parts) <= 0.1 + 1e-12
-    assert max(parts) > 0.099  # the last attempt that fits has all that is left
+    assert max(parts) > 0.095  # a second attempt, or a last one, has most of what is left
     assert max(map(len, used.values())) <= 3
 
 
@@ -275,8 +275,8 @@ def test_a_last_attempt_costs_a_little_more_or_less_than_is_best() -> None:
         for part in (Fraction(3, 4), Fraction(99, 100), Fraction(6, 5)):
             cost = plan_attempt(asked, THREE, 1000, 0.1, limit=part * best).cost
             assert part * best * Fraction(9, 10) < cost <= part * best
-        assert plan_attempt(asked, THREE, 1000, 0.1, limit=best / 2).cost == best
-        assert plan_attempt(asked, THREE, 1000, 0.1, limit=9 * best).cost < Fraction(13, 10) * best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=best * Fraction(2, 5)).cost == best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=9 * best).cost < Fraction(8, 5) * best
 
 
 @pytest.mark.parametrize("pairs", [False, True])

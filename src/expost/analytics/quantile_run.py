@@ -94,7 +94,9 @@ _KNOWN = 40  # a size of so many scales is known well enough
 # simulation of the noise alone, for 1 to 15 ranks; any are valid.
 _OF_ERROR, _PER_FOLD, _MOST_OF_ERROR = {"laplace": 0.14, "gaussian": 0.2}, 0.05, 0.6
 _SEARCH = 3.6
-_LEAST_ATTEMPT, _MOST_ATTEMPT = 0.7, 1.25  # parts of its cost that a last attempt may cost
+# Parts of its best cost that a last attempt may cost: much the same noise in ε and in ρ.
+_LEAST_ATTEMPT = {"laplace": 0.7, "gaussian": 0.5}
+_MOST_ATTEMPT = {"laplace": 1.25, "gaussian": 1.5}
 _RATIO = {"laplace": 1.02, "gaussian": 1.15}  # rates of looks are powers: tables are reused
 _FEW_CELLS = 4096  # with so few cells a value may hold many rows: cuts on both sides of it
 _LOOK_PART = Fraction(1, 5)  # of the cost goes to the look where no error is wanted
@@ -220,7 +222,7 @@ def plan_attempt(
     """
     assert job.within is not None
     targets = tuple(job.targets(ranks))
-    rows = max(1e-9, job.within * size) / job.most_rows / (1 + before / 2)
+    rows = max(1e-9, job.within * size) / job.most_rows / (1 + before / 4)
     width = _width_of_answers(job, targets, _FOR_ANSWER * miss)
     part = min(_MOST_OF_ERROR, _OF_ERROR[job.law] - _PER_FOLD * math.log(_FOR_ANSWER * miss))
     look = _look_rate(job.law, width, part * rows)
@@ -228,8 +230,8 @@ def plan_attempt(
     rate = Fraction(_SEARCH * 2 * max(share, 1 - share) / (1 - part) / rows)
     levels = tree_levels(len(targets))
     cost = draws_cost(job.law, levels, rate) + look
-    if limit is not None and limit >= _LEAST_ATTEMPT * cost:
-        part = min(_MOST_ATTEMPT, float(limit / cost)) * (1 - 1e-9)
+    if limit is not None and limit >= _LEAST_ATTEMPT[job.law] * cost:
+        part = min(_MOST_ATTEMPT[job.law], float(limit / cost)) * (1 - 1e-9)
         look = _rounded(part * float(look), _RATIO[job.law], down=True)
         rate *= Fraction(part if job.law == "laplace" else part**0.5)
         cost = draws_cost(job.law, levels, rate) + look
@@ -373,7 +375,7 @@ class QuantileRun:
         job, size = self.job, 1.0
         if job.within is None or not job.ranks:
             return 0.0
-        miss, enough = 1 - job.confidence, share / Fraction(_LEAST_ATTEMPT)
+        miss, enough = 1 - job.confidence, share / Fraction(_LEAST_ATTEMPT[job.law])
         while size < _LARGEST and plan_attempt(job, job.ranks, size, miss).cost > enough:
             size *= 1.25
         return size / 1.25
@@ -409,8 +411,7 @@ class QuantileRun:
                 break
             wanted, miss = [job.ranks[rank] for rank in ranks], _FIRST_MISS * left
             attempt = plan_attempt(job, wanted, group.size, miss, group.attempts)
-            last = group.attempts == _ATTEMPTS - 1 or 2 * attempt.cost > room
-            if finally_ and last:
+            if finally_ and self._is_last(group, wanted, left - miss, room - attempt.cost):
                 miss = left
                 attempt = plan_attempt(job, wanted, group.size, miss, group.attempts, room)
             if attempt.cost > room:
@@ -419,6 +420,16 @@ class QuantileRun:
             self._attempt(index, attempt, miss)
         if job.bins and not group.bins_answered:
             self._look_at_bins(index, limit)
+
+    def _is_last(
+        self, group: _Group, wanted: Sequence[Fraction], left: float, room: Fraction
+    ) -> bool:
+        """Whether no other attempt at a rank would be made, or fit, after the next one."""
+        job, before = self.job, group.attempts + 1
+        if before == _ATTEMPTS:
+            return True
+        other = plan_attempt(job, wanted[:1], group.size, left, before)
+        return other.cost * Fraction(_LEAST_ATTEMPT[job.law]) > room
 
     def _attempt(self, index: int, attempt: QuantileAttempt, miss: float) -> None:
         """Search, look, and keep what is better than before."""
