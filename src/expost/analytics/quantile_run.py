@@ -234,8 +234,7 @@ def plan_attempt(
         part = min(_MOST_ATTEMPT[job.law], float(limit / cost)) * (1 - 1e-9)
         look = _rounded(part * float(look), _RATIO[job.law], down=True)
         rate *= Fraction(part if job.law == "laplace" else part**0.5)
-        cost = draws_cost(job.law, levels, rate) + look
-    return QuantileAttempt(targets, rate, look, cost)
+    return QuantileAttempt(targets, rate, look, draws_cost(job.law, levels, rate) + look)
 
 
 def _width_of_answers(job: QuantileJob, targets: Sequence[Fraction], miss: float) -> float:
