@@ -41,7 +41,7 @@ def msweb(path: Path) -> list[dict[str, Any]]:
         generator = np.random.default_rng(5)
         runs = [histogram(users, groups, truth, delta, generator) for _ in range(RUNS)]
         rows.append(summary("capped histogram, m = 10", noise, runs))
-        for cap in (10, "auto", None):
+        for cap in (10, "auto", "none"):
             runs = []
             for seed in range(RUNS):
                 result = expost.count(
@@ -56,7 +56,7 @@ def msweb(path: Path) -> list[dict[str, Any]]:
                     simulation=True,
                 )
                 runs.append((len(result.answers), right(result.answers, sizes, 0.1), result.spent))
-            rows.append(summary(f"expost count, m = {cap or 'none'}", noise, runs))
+            rows.append(summary(f"expost count, m = {cap}", noise, runs))
     return rows
 
 

@@ -71,6 +71,23 @@ def analysts() -> str:
     return "\n".join(lines)
 
 
+def quantile_tasks() -> str:
+    """Five quantiles of 1,000 groups next to one, and medians next to those of others."""
+    path = DOCS / "results" / "analysts.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    lines = ["| method | spent | answered | within the error | covered |", "|---|---|---|---|---|"]
+    for row in rows:
+        if row["task"] == "quantiles-1000":
+            told = [row[name] for name in ("answered", "right", "coverage")]
+            cells = ["–" if share is None else f"{share:.1%}" for share in told]
+            lines.append(f"| {row['method']} | {row['spent']:.3g} | {' | '.join(cells)} |")
+    lines += ["", "| ε | method | mean rank error of medians |", "|---|---|---|"]
+    for row in rows:
+        if row["task"] == "medians-40":
+            lines.append(f"| {row['epsilon']:g} | {row['method']} | {row['right']:.2%} |")
+    return "\n".join(lines)
+
+
 def table3(task: str) -> str:
     """Tabulate mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
     rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))[
@@ -460,6 +477,7 @@ def main() -> None:
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
     fill(DOCS / "counting.md", "analysts", analysts())
+    fill(DOCS / "quantiles.md", "quantile-tasks", quantile_tasks())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
     for marker, name in (
         ("grid", "fleet_grid"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from expost import SimulationRandomness
-from expost.analytics import quantile_run
+from expost.analytics import flat_looks, quantile_run
 from expost.analytics.flat_looks import Look
 from expost.analytics.quantile_run import (
-    SHARES,
     Known,
     QuantileJob,
     QuantileRun,
@@ -22,6 +22,7 @@ from expost.analytics.quantile_run import (
     value_bounds,
 )
 from expost.analytics.quantile_search import CellCounts, Source, tree_levels
+from tests.analytics import laws
 
 HALF = Fraction(1, 2)
 THREE = (Fraction(1, 4), HALF, Fraction(3, 4))
@@ -179,6 +180,46 @@ def test_no_goal_spends_the_share_and_bounds_ranks_by_the_law_of_the_draw() -> N
         assert answer.rank_high - answer.rank_low < 0.05
 
 
+def test_groups_that_are_alike_help_each_other(monkeypatch: Any) -> None:
+    """Small groups at a small ε: draws that do not learn are further away; seeded."""
+    rows = [skewed(5000, 1), *(skewed(60, seed) for seed in range(2, 26))]
+
+    def error() -> float:
+        asked = job(ranks=(HALF,), within=None, total=Fraction(1, 6))
+        errors = []
+        for seed in range(8):
+            _, answers = run_job(asked, rows, seed).answers(Fraction(1))
+            for answer in answers:
+                below, upto = true_ranks(rows[int(answer.group)], answer.estimate)
+                errors.append(max(0.0, below - 0.5, 0.5 - upto))
+        return float(np.mean(errors))
+
+    learned = error()
+    monkeypatch.setattr(quantile_run.LearnedMeasure, "learn", lambda self, cell: None)
+    assert learned < 0.8 * error()
+
+
+def test_nothing_is_learned_where_it_would_take_much_memory() -> None:
+    rows = [skewed(2000, 1)] * 2
+    ninety = tuple(Fraction(k, 100) for k in range(5, 95))
+    fine = job(ranks=ninety, within=None, high=2**20 - 1)
+    run = run_job(fine, rows)
+    assert run._learned == {}
+    assert len(run.answers(Fraction(1))[1]) == 180
+    assert run_job(job(), rows[:1])._learned == {}
+    assert len(run_job(job(), rows)._learned) == 3
+
+
+def test_intervals_by_the_law_of_a_draw_know_what_was_learned() -> None:
+    """Later draws have a measure of nearly twice the mass: up to ln 2 more, in units of 1/η."""
+    rows = [skewed(200_000, 1)] * 3
+    run = run_job(job(ranks=(HALF,), within=None), rows)
+    _, answers = run.answers(Fraction(1))
+    widths = sorted(answer.rank_high - answer.rank_low for answer in answers)
+    fold = 2 / (2 - 2 / 64) / 200_000  # of 1/η on both sides; noise in the size is far below
+    assert 0.3 * fold < widths[2] - widths[0] <= 1.01 * math.log(2) * fold
+
+
 def test_histograms() -> None:
     rows = skewed(5000, 2)
     edges = (0, 50, 150, 400, 10_000)
@@ -206,8 +247,74 @@ def test_value_bounds_stop_at_the_first_cut_that_is_not_sure() -> None:
     assert value_bounds(look, 0.05, 0.05) == (0, 9)
 
 
-def test_attempts_share_the_chance_of_a_miss() -> None:
-    assert sum(SHARES) <= 1 + 1e-12
+@pytest.mark.parametrize(("total", "most_groups"), [(Fraction(3, 2), 1), (4, 1), (2, 3), (6, 3)])
+def test_attempts_share_the_chance_of_a_miss(
+    total: Fraction, most_groups: int, monkeypatch: Any
+) -> None:
+    """However many attempts are made at a group, their parts add up to at most 10 %."""
+    used: dict[int, list[float]] = {}
+    attempt = QuantileRun._attempt
+
+    def note(run: QuantileRun, index: int, made: Any, miss: float) -> None:
+        used.setdefault(index, []).append(miss)
+        attempt(run, index, made, miss)
+
+    monkeypatch.setattr(QuantileRun, "_attempt", note)
+    groups = [skewed(300, seed) for seed in range(40)]
+    run_job(job(total=Fraction(total), most_groups=most_groups), groups)
+    parts = [sum(misses) for misses in used.values()]
+    assert max(parts) <= 0.1 + 1e-12
+    assert max(parts) > 0.095  # a second attempt, or a last one, has most of what is left
+    assert max(map(len, used.values())) <= 3
+
+
+def test_a_last_attempt_costs_a_little_more_or_less_than_is_best() -> None:
+    for law in ("laplace", "gaussian"):
+        asked = job(law=law)
+        best = plan_attempt(asked, THREE, 1000, 0.1).cost
+        for part in (Fraction(3, 4), Fraction(99, 100), Fraction(6, 5)):
+            cost = plan_attempt(asked, THREE, 1000, 0.1, limit=part * best).cost
+            assert part * best * Fraction(9, 10) < cost <= part * best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=best * Fraction(2, 5)).cost == best
+        assert plan_attempt(asked, THREE, 1000, 0.1, limit=9 * best).cost < Fraction(8, 5) * best
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_chance_of_a_wrong_interval_answered_or_not(pairs: bool, monkeypatch: Any) -> None:
+    """All noises of the two sides of a cut, exactly: a wrong interval has at most the miss.
+
+    True ranks outside of the wanted error, on both sides of it and inside. ``pairs``: the drawn
+    cell holds 6 of the rows, and there is a cut on both sides of it.
+    """
+    monkeypatch.setattr(flat_looks, "FINER", 4)  # the noise has steps of a quarter of a row
+    monkeypatch.setattr(flat_looks, "STEPS", 100)
+    monkeypatch.setattr(flat_looks, "_SHARES", np.arange(1, 101) / 100)
+    miss, scale, size, window = 0.3, 3.0, 60, np.arange(-56, 57) / 4
+    law = laws.laplace(1 / (4 * scale), 4 * window)
+    asked = job(ranks=(HALF,), within=0.1, low=0, high=9)
+    inside = 6 if pairs else 0
+    edges = np.array([0, 5, 6, 10] if pairs else [0, 5, 10])
+    for left in (23 - inside, 30 - inside // 2, 37):
+        wrong = answered = 0.0
+        for noise in product(range(len(window)), repeat=2):
+            chance = float(np.prod(law[list(noise)]))
+            first, last = window[list(noise)]
+            counts = [left + first, size - inside - left + last]
+            counts[1:1] = [inside] if pairs else []  # its noise is left out: the sides matter
+            look = Look(edges, np.array(counts), "laplace", Fraction(1 / scale), 1)
+            group = quantile_run._Group()
+            run = QuantileRun(asked, ["g"], [], Source(0, 9, SimulationRandomness(0)))
+            run._judge(group, 0, 5, look, miss)
+            known = group.cells[0]
+            below, upto = left / size, (left + inside) / size
+            wrong += chance * (upto < known.rank_low - 1e-9 or below > known.rank_high + 1e-9)
+            answered += chance * (0 in group.answered)
+            assert (0 not in group.answered) or known.error(0.5) <= 0.1 + 1e-9
+        assert wrong <= miss
+        if below > 0.6 or upto < 0.4:
+            assert wrong > miss / (4 if pairs else 2.5)  # not idle
+        else:
+            assert answered > 0.8
 
 
 def test_later_attempts_have_higher_rates_and_larger_groups_lower_ones() -> None:
@@ -225,7 +332,6 @@ def test_the_joint_law_of_draws_and_a_look(monkeypatch: Any) -> None:
 
     Both directions, persons with one and with two rows, in the same and in different cells.
     """
-    from tests.analytics import laws
     from tests.analytics import test_quantile_search as trees
 
     rate, look = Fraction(1), Fraction(1, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from expost import SimulationRandomness
 from expost.analytics import quantile_search
 from expost.analytics.quantile_search import (
     CellCounts,
+    LearnedMeasure,
     Source,
     base_measure,
     distance_bound,
@@ -260,3 +262,68 @@ def test_the_base_measure_is_whole_positive_and_half_uniform() -> None:
     assert masses.sum() < 2**53
     assert masses.min() * len(masses) == pytest.approx(masses.sum() / 2, rel=0.1)
     assert masses[0] > 1000 * masses[-1]
+
+
+def test_draws_that_learn_from_other_groups_cost_their_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The joint law of draws in two groups, the second with what the first one drew.
+
+    Both directions, for a person with a row in both groups, and in one of them.
+    """
+    monkeypatch.setattr(
+        quantile_search, "base_measure", lambda low, high: 3 * np.arange(high - low + 2)
+    )
+
+    def joint(first: tuple[int, ...], second: tuple[int, ...]) -> dict[Any, float]:
+        def run(script: Any) -> tuple[int, int]:
+            learned, source = {HALF: LearnedMeasure(0, LAST)}, Source(0, LAST, script)
+            cells = []
+            for rows in (first, second):
+                cells += search(rows_of(*rows), (HALF,), Fraction(1), 1, source, learned)
+                learned[HALF].learn(cells[-1])
+            return cells[0], cells[1]
+
+        return law(run)
+
+    worst = {"one": 0.0, "two": 0.0}
+    for first, second in (((0, 3), (1, 1)), ((1, 2, 2), ()), ((2, 2, 2, 2), (0, 0, 1, 3))):
+        before = joint(first, second)
+        assert sum(before.values()) == pytest.approx(1)
+        for cell in (0, 1, LAST):
+            alone, both = joint(first, (*second, cell)), joint((*first, cell), (*second, cell))
+            worst["one"] = max(worst["one"], loss(before, alone))
+            worst["two"] = max(worst["two"], loss(before, both))
+    assert worst["one"] <= 1 + 1e-9
+    assert 1.2 * worst["one"] < worst["two"] <= 2 + 1e-9
+
+
+def test_a_learned_measure_leaves_half_of_all_masses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantile_search, "base_measure", base_measure)
+    learned, before = LearnedMeasure(-40, 900), base_measure(-40, 900)
+    assert np.array_equal(learned.upto, before)
+    for number in range(60):
+        learned.learn(700 + number % 3)
+        masses, base = np.diff(learned.upto), np.diff(before)
+        assert (masses >= base).all()
+        assert learned.upto[-1] <= 2 * before[-1]
+    assert learned.upto[-1] > 1.9 * before[-1]
+    assert masses[741] > 50 * base[741]  # the cell 701
+    assert np.array_equal(base_measure(-40, 900), before)
+
+
+def test_the_distance_bound_holds_for_a_learned_measure() -> None:
+    """Exactly: most of the mass was learned to be where no row is."""
+    rows, learned = rows_of(0, 0, 0, 0, 0, 0, 0, 0, 0), LearnedMeasure(0, LAST)
+    for _ in range(5):
+        learned.learn(LAST)
+    source = Source(0, LAST, Script([]), learned)
+    away = distance_bound(Fraction(1), source, 0.2)
+    chances = law(
+        lambda script: draw_cell(
+            rows, (0, LAST + 1), HALF, Fraction(1), replace(source, randomness=script)
+        )
+    )
+    miss = sum(chance for cell, chance in chances.items() if cell and away < 4.5)
+    assert miss <= 0.2
+    assert away > distance_bound(Fraction(1), Source(0, LAST, Script([])), 0.2)

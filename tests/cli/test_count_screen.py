@@ -9,12 +9,21 @@ import re
 
 import pytest
 
-from expost import ApproxDP, PureDP, certificate_words, read_certificate
+from expost import (
+    ApproxDP,
+    PureDP,
+    SimulationRandomness,
+    certificate_words,
+    read_certificate,
+)
+from expost import count as expost_count
 from expost.analytics import query
 from expost.budget.ledger import Ledger
+from expost.cli.count_screens import about_surer_answers
 from tests.cli.counting import SIZES, count, expost, files
 
 __all__ = ["count", "expost", "files"]  # fixtures
+pa = pytest.importorskip("pyarrow")
 
 
 def words(text: str) -> str:
@@ -145,3 +154,37 @@ def test_rows_name_the_option_that_saves(count):
     assert "--max-rows-per-user R costs less" in words(count("--count-rows").err)
     assert count("--count-rows", "--max-rows-per-user", 1).err == ""
     assert count("--count-rows", "--json").err == ""
+
+
+@pytest.mark.parametrize("delta", [None, 1e-6])
+def test_the_price_of_a_higher_confidence(delta):
+    """Told where all groups are answered, and near what it then costs; seeded."""
+    groups = [f"g{number}" for number in range(20)]
+    table = {"u": list(range(40_000)), "g": groups * 2000}
+
+    def asked(**more):
+        return expost_count(
+            pa.table(table),
+            **{"by": "g", "user": "u", "keys": groups, "delta": delta, "epsilon": 2.0} | more,
+            max_groups_per_user=1,
+            one_row_per_user=True,
+            randomness=SimulationRandomness(1),
+            simulation=True,
+        )
+
+    first = asked(within=0.05)
+    told = about_surer_answers(first)
+    assert "All 20 groups are answered" in told
+    assert "up to about 2 of them may be off by more than 5%" in told
+    cost = float(re.search(r"= (\S+) in all", told)[1])
+    assert asked(within=0.05, confidence=0.99).spent == pytest.approx(cost, rel=0.35)
+    assert first.spent < 0.7 * cost
+    assert about_surer_answers(asked(within=0.05, confidence=0.99)) is None
+    assert about_surer_answers(asked(within=0.001)) is None  # not all are answered
+    assert about_surer_answers(asked(top=3)) is None
+    assert about_surer_answers(asked(within=0.05, epsilon=1.2 * told_epsilon(first))) is None
+
+
+def told_epsilon(result):
+    """An ε for which the charge of a result is nearly all there is."""
+    return result.spent if result.unit == "epsilon" else 2 * result.spent**0.5 * 3.7

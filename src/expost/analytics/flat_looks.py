@@ -23,8 +23,9 @@ is part of this law.
 - *Gaussian.* A discrete Gaussian variable is within one step of a normal one of the same parameter
   (``refinement_noise``, (c)), and sums of normal variables are normal.
 
-Larger weights only spread a symmetric unimodal law. So for u between two points of a grid the
-larger weight of each kind is taken.
+Larger weights only spread a symmetric unimodal law. So where many u are tried, the larger weight of
+each kind is taken for all u between two points of a grid; a single u has its own weights. A noise
+of weight a is rounded by at most a steps.
 
 **Rank intervals** (:func:`rank_bounds`). u rises from 0 in steps until "the rank is at least u"
 fails: (1 − u)L − uR − h < 0. A wrong bound needs the first u above the true rank to pass, which has
@@ -39,6 +40,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -111,14 +113,31 @@ def share_bounds(look: Look, cell: int, miss: float) -> tuple[float, float]:
 
 def surely_at_least(look: Look, cells: int, rank: float, miss: float) -> bool:
     """Whether the share of rows in the first cells is at least ``rank``; wrong with ≤ ``miss``."""
-    return bool(_margins(look, _part(look, cells), cells, np.array([rank]), miss)[0] >= 0)
+    return _is_at_least(look, _part(look, cells), cells, rank, miss)
 
 
 def surely_at_most(look: Look, cells: int, rank: float, miss: float) -> bool:
     """Whether the share of rows in the first cells is at most ``rank``; wrong with ≤ ``miss``."""
-    others = len(look.counts) - cells
     rest = _part(look, cells)[::-1]
-    return bool(_margins(look, rest, others, np.array([1 - rank]), miss)[0] >= 0)
+    return _is_at_least(look, rest, len(look.counts) - cells, 1 - rank, miss)
+
+
+def _is_at_least(
+    look: Look, parts: tuple[float, float], cells: int, share: float, miss: float
+) -> bool:
+    """Whether the first part, of ``cells`` cells, is surely a share of at least ``share``."""
+    if share <= 0 or cells == len(look.counts):
+        return True
+    if share >= 1 or cells == 0:
+        return False
+    width = half_width_at(look.law, cells, len(look.counts), share, miss) * look.scale
+    slack = _rounding(look, cells, share)
+    return bool((1 - share) * parts[0] - share * parts[1] - width - slack >= 0)
+
+
+def _rounding(look: Look, cells: int, shares: Any) -> Any:
+    """What rounding to noise steps may add: the noise is discrete."""
+    return ((1 - shares) * cells + shares * (len(look.counts) - cells)) / FINER
 
 
 def _part(look: Look, cells: int) -> tuple[float, float]:
@@ -145,16 +164,15 @@ def _margins(
     """(1 − u)·first − u·second − h for every share u."""
     widths = half_widths(look.law, cells, len(look.counts) - cells, miss)
     part = np.minimum((shares * _PARTS).astype(int), _PARTS - 1)
-    slack = len(look.counts) / FINER  # a step per cell: the noise is discrete
-    return np.asarray(
-        (1 - shares) * parts[0] - shares * parts[1] - widths[part] * look.scale - slack
-    )
+    width = widths[part] * look.scale + _rounding(look, cells, shares)
+    return np.asarray((1 - shares) * parts[0] - shares * parts[1] - width)
 
 
+@lru_cache(maxsize=4096)
 def half_width_at(law: str, left: int, cells: int, rank: float, miss: float) -> float:
     """Return the half-width at one rank, with ``left`` of ``cells`` cells below the cut."""
-    part = min(_PARTS - 1, int(rank * _PARTS))
-    return float(half_widths(law, left, cells - left, miss)[part])
+    weights = np.array([1 - rank]), np.array([rank])
+    return float(_widths(law, left, cells - left, miss, *weights)[0])
 
 
 @lru_cache(maxsize=4096)
@@ -164,7 +182,13 @@ def half_widths(law: str, cells: int, others: int, miss: float) -> Floats:
     In units of the scale of one cell's noise; ``cells`` noises Z and ``others`` noises Z′.
     """
     lows = np.arange(_PARTS) / _PARTS
-    first, second = 1 - lows, lows + 1 / _PARTS
+    return _widths(law, cells, others, miss, 1 - lows, lows + 1 / _PARTS)
+
+
+def _widths(
+    law: str, cells: int, others: int, miss: float, first: Floats, second: Floats
+) -> Floats:
+    """What first·Σ Z − second·Σ Z′ exceeds with chance ≤ ``miss``, for each pair of weights."""
     if law == "gaussian":
         deviation = np.sqrt(cells * first**2 + others * second**2)
         return np.asarray(-NormalDist().inv_cdf(miss) * deviation * (1 + 1e-9))
@@ -174,7 +198,7 @@ def half_widths(law: str, cells: int, others: int, miss: float) -> Floats:
     factors = (1 + squares * (first / unit) ** 2) ** -float(cells)
     factors *= (1 + squares * (second / unit) ** 2) ** -float(others)
     tails = 0.5 - _sines() @ (factors / times[:, None]) * (_STEP / np.pi) + _NUMERIC
-    return unit * np.array([_reaches(tails[:, part], miss) for part in range(_PARTS)])
+    return unit * np.array([_reaches(tails[:, part], miss) for part in range(len(first))])
 
 
 def _reaches(tail: Floats, miss: float) -> float:

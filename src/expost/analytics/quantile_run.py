@@ -2,7 +2,8 @@
 
 **What is released, and what it costs.** For every group: its size at some levels of a noise path,
 then trees of draws (``quantile_search``) and looks at flat histograms (``flat_looks``). Which of
-them comes next, at which rate and at which cuts, is decided from what was released before. A group
+them comes next, at which rate, with which base measure and at which cuts, is decided from what was
+released before. A group
 that paid c_0 for its size, e_i per level for trees of l_i levels and f_j for looks has cost c_0 +
 Σ l_i·e_i + Σ f_j (in ρ: c_0 + Σ l_i·e_i²/8 + Σ f_j).
 
@@ -19,10 +20,23 @@ rationals, and a draw is paid for before it is made.
 
 **Confidence.** An attempt draws cells x for the ranks, looks at the counts at cuts x (and x + 1
 where one value may hold many rows), and has fresh noise of a known law, whatever led to the cuts.
-P(≤ x) ≥ rank_low and P(< x) ≤ rank_high each fail with probability at most half the attempt's
-share of 1 − confidence. The shares of all attempts that are allowed add up to 1 − confidence, so an
-answer of any attempt, however it is chosen, has its interval with the stated confidence. A rank is
-answered if its interval lies within the wanted error of it.
+Let A = P(≤ x) and B = P(< x) ≤ A. Bounds of A from below and of B from above fail with probability
+at most β each, for any β. Let β₀ be the attempt's part of 1 − confidence, and w the wanted error. A
+rank λ is *answered* if "A ≥ λ − w" and "B ≤ λ + w" are both sure, each at β = aβ₀ (a =
+:data:`_FOR_ANSWER`). Its interval is then the one at β₀/2 per side, cut to λ ± w. If it is not
+answered, its interval is the one at (1 − a)β₀/2 per side.
+
+*Lemma.* P(the interval is wrong) ≤ β₀, answered or not. *Proof.* Wrong is A < rank_low or B >
+rank_high. If A ≥ λ − w and B ≤ λ + w, the cut changes nothing, and a bound is wrong only if it is
+wrong at β₀/2, because bounds are narrower at a larger β. If A < λ − w, the group is answered only
+if the false claim "A ≥ λ − w" is sure: at most aβ₀. Where it is not answered, its bounds are wrong
+with at most 2·(1 − a)β₀/2. Together at most β₀. B > λ + w likewise; as B ≤ A, not both. ∎ A claim
+about λ ± w can be wrong on one side only, so each side has most of β₀: this is why an answer costs
+less than an interval.
+
+The part of an attempt is fixed by what was released before it, and the parts add up to at most
+1 − confidence, so an answer of any attempt, however it is chosen, has its interval with the stated
+confidence.
 
 **Strategy.** Sizes are looked at until they are known to some percent, or surely too small. Groups
 whose attempt fits into an equal share of the total are tried first, then the others, largest first,
@@ -58,8 +72,10 @@ from expost.analytics.flat_looks import (
 )
 from expost.analytics.quantile_search import (
     CellCounts,
+    LearnedMeasure,
     Source,
     distance_bound,
+    first_share,
     search,
     tree_levels,
 )
@@ -68,17 +84,24 @@ from expost.analytics.refinement_noise import geometric_grid
 from expost.arrays import Integers
 from expost.rationals import round_down, round_up
 
-SHARES = (0.8, 0.15, 0.05)  # of the chance of a miss, per attempt
+_ATTEMPTS, _FIRST_MISS = 3, 0.8  # at most; of the chance of a miss that is left, per attempt
+_FOR_ANSWER = 0.8  # of the chance of a miss goes to each side of an answer
 _SIZE_PART, _FIRST_SIZE = 64, 2**20  # the size of a group costs at most 1/64 of its share
 _SURE, _LARGEST = 12, 1e15  # a size that is below by so many scales is too small; no larger group
 _KNOWN = 40  # a size of so many scales is known well enough
-_OF_ERROR = 0.36  # of the wanted error is the half-width of the look, the rest for the search
-_SEARCH = 1.75  # rates of draws; both found by trial, any are valid
-_BLUNT = 0.85  # a level of a tree needs less, because errors of levels partly cancel
-_RATIO = {"laplace": 1.05, "gaussian": 1.25}  # rates are rounded up to powers: tables are reused
+# The half-width of the look, in parts of the wanted error: more per factor e of a smaller miss.
+# These and the rates of draws are such that 95 % of ranks are answered at the least cost in a
+# simulation of the noise alone, for 1 to 15 ranks; any are valid.
+_OF_ERROR, _PER_FOLD, _MOST_OF_ERROR = {"laplace": 0.14, "gaussian": 0.2}, 0.05, 0.6
+_SEARCH = 3.6
+# Parts of its best cost that a last attempt may cost: much the same noise in ε and in ρ.
+_LEAST_ATTEMPT = {"laplace": 0.7, "gaussian": 0.5}
+_MOST_ATTEMPT = {"laplace": 1.25, "gaussian": 1.5}
+_RATIO = {"laplace": 1.02, "gaussian": 1.15}  # rates of looks are powers: tables are reused
 _FEW_CELLS = 4096  # with so few cells a value may hold many rows: cuts on both sides of it
 _LOOK_PART = Fraction(1, 5)  # of the cost goes to the look where no error is wanted
 _WORTHWHILE = 4  # what is free must be at least this part of the cost of others
+_MOST_LEARNED_CELLS = 2**22  # of all ranks together; more would take time and memory
 _BRACKET = 2  # values for an interval lie this many wanted errors beside the rank
 
 
@@ -159,7 +182,7 @@ class Known:
 
     def merged(self, later: Known, wanted: float) -> Known:
         """Return the nearer cell, and the cells between which both intervals place the quantile."""
-        nearer = later if later.error(wanted) < self.error(wanted) else self
+        nearer = later if later.error(wanted) <= self.error(wanted) else self
         low = max(self.units[1], later.units[1])
         high = max(low, min(self.units[2], later.units[2]))
         return replace(nearer, units=(nearer.units[0], low, high))
@@ -177,6 +200,7 @@ class _Group:
     size: float = 0.0
     spread: float = math.inf  # scale of the noise of the size
     attempts: int = 0
+    missed: float = 0.0  # of the chance of a miss, used by attempts
     cells: dict[int, Known] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
     bins: Look | None = None
@@ -184,37 +208,57 @@ class _Group:
 
 
 def plan_attempt(
-    job: QuantileJob, ranks: Sequence[Fraction], size: float, miss: float, before: int = 0
+    job: QuantileJob,
+    ranks: Sequence[Fraction],
+    size: float,
+    miss: float,
+    before: int = 0,
+    limit: Fraction | None = None,
 ) -> QuantileAttempt:
     """Return the attempt that answers ``ranks`` of a group of this size with good chances.
 
-    ``before``: how many attempts were made; later ones have higher rates.
+    ``before``: how many attempts were made; later ones have higher rates. ``limit``: what a last
+    attempt may cost; it does with a little less than is best, and takes a little more.
     """
     assert job.within is not None
     targets = tuple(job.targets(ranks))
-    rows = max(1e-9, job.within * size) / job.most_rows / (1 + before / 2)
+    rows = max(1e-9, job.within * size) / job.most_rows / (1 + before / 4)
+    width = _width_of_answers(job, targets, _FOR_ANSWER * miss)
+    part = min(_MOST_OF_ERROR, _OF_ERROR[job.law] - _PER_FOLD * math.log(_FOR_ANSWER * miss))
+    look = _look_rate(job.law, width, part * rows)
+    share = first_share(targets)
+    rate = Fraction(_SEARCH * 2 * max(share, 1 - share) / (1 - part) / rows)
     levels = tree_levels(len(targets))
-    cells = len(targets) * (2 if job.pairs else 1) + 1
-    each_side = (cells - 1) // len(targets)
-    width = max(
-        half_width_at(job.law, (index + 1) * each_side, cells, float(rank), miss / 2)
-        for index, rank in enumerate(targets)
-    )
-    look = _look_rate(job.law, width, _OF_ERROR * rows)
-    per_level = _SEARCH * -math.log(1 - job.confidence) * _BLUNT ** (levels - 1) / rows
-    rate = _rounded(per_level, 1.05)
+    cost = draws_cost(job.law, levels, rate) + look
+    if limit is not None and limit >= _LEAST_ATTEMPT[job.law] * cost:
+        part = min(_MOST_ATTEMPT[job.law], float(limit / cost)) * (1 - 1e-9)
+        look = _rounded(part * float(look), _RATIO[job.law], down=True)
+        rate *= Fraction(part if job.law == "laplace" else part**0.5)
     return QuantileAttempt(targets, rate, look, draws_cost(job.law, levels, rate) + look)
+
+
+def _width_of_answers(job: QuantileJob, targets: Sequence[Fraction], miss: float) -> float:
+    """The largest half-width of a claim about a target, in scales of a look at their cells."""
+    assert job.within is not None
+    each_side = 2 if job.pairs else 1
+    cells, widths = len(targets) * each_side + 1, [0.0]
+    for index, rank in enumerate(map(float, targets)):
+        left = (index + 1) * each_side
+        claims = (left, rank - job.within), (cells - left, 1 - rank - job.within)
+        widths += [half_width_at(job.law, n, cells, at, miss) for n, at in claims if at > 0]
+    return max(widths)
 
 
 def _look_rate(law: str, width: float, rows: float) -> Fraction:
     """The rate at which a half-width of ``width`` scales is ``rows`` (per row of a person)."""
-    scale = rows / width
+    scale = rows / max(width, 1e-9)
     return _rounded(1 / scale if law == "laplace" else 0.5 / scale**2, _RATIO[law])
 
 
-def _rounded(rate: float, ratio: float) -> Fraction:
-    """A rate, rounded up to a power of ``ratio``."""
-    return Fraction(ratio ** math.ceil(math.log(rate) / math.log(ratio) - 1e-9))
+def _rounded(rate: float, ratio: float, *, down: bool = False) -> Fraction:
+    """A rate, rounded to a power of ``ratio``."""
+    power = math.log(rate) / math.log(ratio)
+    return Fraction(ratio ** (math.floor(power) if down else math.ceil(power - 1e-9)))
 
 
 def draws_cost(law: str, levels: int, rate: Fraction) -> Fraction:
@@ -233,6 +277,10 @@ class QuantileRun:
         self._most = max(1, min(job.most_groups, len(groups)))
         self._costs = [_NO] * len(groups)  # ascending
         self._size_levels = 1
+        ranks = job.targets(job.ranks)
+        learns = len(groups) > 1 and len(ranks) * (job.high - job.low) <= _MOST_LEARNED_CELLS
+        ranks = ranks if learns else []
+        self._learned = {rank: LearnedMeasure(job.low, job.high) for rank in ranks}
 
     @property
     def spent(self) -> Fraction:
@@ -283,16 +331,17 @@ class QuantileRun:
         """Look at sizes, try what fits an equal share, then what is left, then what is free."""
         share = self.job.total / self._most
         self._look_at_sizes(share)
+        order = sorted(range(len(self._groups)), key=lambda index: -self._groups[index].size)
         if self.job.within is None:
-            for index in range(len(self._groups)):
+            for index in order:
                 self._without_goal(index, share - self._groups[index].cost)
             return
-        order = sorted(range(len(self._groups)), key=lambda index: -self._groups[index].size)
-        for index in order:
-            self._try(index, share)
+        if self._most > 1:  # else a share is all there is
+            for index in order:
+                self._try(index, share)
         for index in order:
             if self._open(index) or not self._done(index):
-                self._try(index, self._allowance(index))
+                self._try(index, self._allowance(index), finally_=True)
         free = self._costs[-self._most] if self._costs else _NO
         for index in order:
             group = self._groups[index]
@@ -325,8 +374,8 @@ class QuantileRun:
         job, size = self.job, 1.0
         if job.within is None or not job.ranks:
             return 0.0
-        miss = (1 - job.confidence) * SHARES[0]
-        while size < _LARGEST and plan_attempt(job, job.ranks, size, miss).cost > share:
+        miss, enough = 1 - job.confidence, share / Fraction(_LEAST_ATTEMPT[job.law])
+        while size < _LARGEST and plan_attempt(job, job.ranks, size, miss).cost > enough:
             size *= 1.25
         return size / 1.25
 
@@ -349,32 +398,61 @@ class QuantileRun:
         """Whether nothing is left to do for the bins."""
         return not self.job.bins or self._groups[index].bins_answered
 
-    def _try(self, index: int, limit: Fraction) -> None:
-        """Make attempts at a group while they fit; then its histogram."""
+    def _try(self, index: int, limit: Fraction, *, finally_: bool = False) -> None:
+        """Make attempts at a group while they fit; then its histogram.
+
+        ``finally_``: no more than ``limit`` will be allowed, so the last attempt has what is left.
+        """
         group, job = self._groups[index], self.job
-        while (ranks := self._open(index)) and group.attempts < len(SHARES):
-            miss = (1 - job.confidence) * SHARES[group.attempts]
-            wanted = [job.ranks[rank] for rank in ranks]
-            attempt = plan_attempt(job, wanted, group.size, miss, group.attempts)
-            if group.cost + attempt.cost > limit:
+        while (ranks := self._open(index)) and group.attempts < _ATTEMPTS:
+            room, left = limit - group.cost, 1 - job.confidence - group.missed
+            if left <= 0:
                 break
+            wanted, miss = [job.ranks[rank] for rank in ranks], _FIRST_MISS * left
+            attempt = plan_attempt(job, wanted, group.size, miss, group.attempts)
+            if finally_ and self._is_last(group, wanted, left - miss, room - attempt.cost):
+                miss = left
+                attempt = plan_attempt(job, wanted, group.size, miss, group.attempts, room)
+            if attempt.cost > room:
+                break
+            group.missed = 1 - job.confidence if miss == left else group.missed + miss
             self._attempt(index, attempt, miss)
         if job.bins and not group.bins_answered:
             self._look_at_bins(index, limit)
+
+    def _is_last(
+        self, group: _Group, wanted: Sequence[Fraction], left: float, room: Fraction
+    ) -> bool:
+        """Whether no other attempt at a rank would be made, or fit, after the next one."""
+        job, before = self.job, group.attempts + 1
+        if before == _ATTEMPTS:
+            return True
+        other = plan_attempt(job, wanted[:1], group.size, left, before)
+        return other.cost * Fraction(_LEAST_ATTEMPT[job.law]) > room
 
     def _attempt(self, index: int, attempt: QuantileAttempt, miss: float) -> None:
         """Search, look, and keep what is better than before."""
         group, job = self._groups[index], self.job
         self._pay(index, attempt.cost)
-        cells = search(
-            self._rows[index], attempt.targets, attempt.rate, job.most_rows, self._source
-        )
+        cells = self._search(index, attempt.targets, attempt.rate)
+        self._learn(attempt.targets, cells)
         pairs = job.pairs or group.attempts > 0
         group.attempts += 1
         look = self._look(index, self._edges(cells, pairs), attempt.look)
         for target, cell in zip(attempt.targets, cells, strict=True):
             if target in job.ranks:
                 self._judge(group, job.ranks.index(target), cell, look, miss)
+
+    def _search(self, index: int, ranks: Sequence[Fraction], rate: Fraction) -> list[int]:
+        """Draw cells for some ranks; the caller has paid."""
+        rows, most_rows = self._rows[index], self.job.most_rows
+        return search(rows, ranks, rate, most_rows, self._source, self._learned)
+
+    def _learn(self, ranks: Sequence[Fraction], cells: Sequence[int]) -> None:
+        """Draw the next groups near these cells rather than elsewhere."""
+        for rank, cell in zip(ranks, cells, strict=True):
+            if rank in self._learned:
+                self._learned[rank].learn(cell)
 
     def _edges(self, cells: Sequence[int], pairs: bool) -> Integers:
         """Edges of a histogram with cuts at these cells, on both sides of them for ``pairs``."""
@@ -394,14 +472,22 @@ class QuantileRun:
         # The last cut at or below x bounds P(< x) … and the first one above bounds P(≤ x).
         at = int(np.searchsorted(look.edges, cell, side="left"))
         above = int(np.searchsorted(look.edges, cell + 1, side="right")) - 1
-        low, high = rank_bounds(look, above, at, miss / 2)
+        within, sure, side = self.job.within or 1.0, miss * _FOR_ANSWER, miss / 2
+        answered = self.job.within is not None and (
+            surely_at_least(look, above, wanted - within, sure)
+            and surely_at_most(look, at, wanted + within, sure)
+        )
+        if self.job.within is not None and not answered:
+            side = miss * (1 - _FOR_ANSWER) / 2
+        low, high = rank_bounds(look, above, at, side)
         if low > high:  # the value has many rows: P(< x) is below the rank, P(≤ x) above it
             low, high = min(low, wanted), max(high, wanted)
+        if answered:
+            low, high = max(low, wanted - within), min(high, wanted + within)
+            group.answered.add(rank)
         known = Known((cell, *value_bounds(look, wanted, miss / 2)), low, high)
         before = group.cells.get(rank)
         group.cells[rank] = known if before is None else before.merged(known, wanted)
-        if self.job.within is not None and known.error(wanted) <= self.job.within + 1e-9:
-            group.answered.add(rank)
 
     def _look_at_bins(self, index: int, limit: Fraction) -> None:
         """Look at the bins once, at the rate that makes their shares as exact as is wanted."""
@@ -426,7 +512,7 @@ class QuantileRun:
         if not job.ranks or rate <= 0:
             return
         self._pay(index, draws_cost(job.law, levels, rate) + look)
-        cells = search(self._rows[index], job.ranks, rate, job.most_rows, self._source)
+        cells = self._search(index, job.ranks, rate)
         miss = 1 - job.confidence
         if look:
             seen = self._look(index, self._edges(cells, job.pairs), look)
@@ -434,6 +520,7 @@ class QuantileRun:
                 self._judge(group, rank, cell, seen, miss)
         else:
             self._bound_by_law(group, cells[0], rate, miss)
+        self._learn(job.ranks, cells)
 
     def _bound_by_law(self, group: _Group, cell: int, rate: Fraction, miss: float) -> None:
         """Keep the one cell that was drawn, with a rank interval from the law of the draw.
@@ -443,7 +530,8 @@ class QuantileRun:
         """
         job, wanted = self.job, self.job.ranks[0]
         eta = rate / (2 * job.most_rows * max(wanted, 1 - wanted))
-        away = distance_bound(eta, self._source, miss / 2)
+        source = replace(self._source, learned=self._learned.get(wanted))
+        away = distance_bound(eta, source, miss / 2)
         one = miss / 2 / (1 if job.within is None else self._size_levels)
         scales = -math.log(2 * one) if job.law == "laplace" else -NormalDist().inv_cdf(one)
         least = group.size - scales * group.spread - 1  # a step of noise, and rounding

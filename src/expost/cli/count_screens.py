@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,7 @@ NOTHING_FOUND = (
     "a public list of groups (--keys FILE) needs no search."
 )
 _VAGUE = 0.5  # a share whose interval is wider says nothing
+_SURER = 0.99  # a confidence that the screen tells the price of
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _ASKED_BEFORE = "Asked before: this is the answer that was paid for; nothing is charged now."
 _SHARES = {"pairs": "(user, group) pairs", "rows": "the rows", "amount": "the amount"}
@@ -67,6 +69,8 @@ def render_result(console: Console, result: CountResult, verbose: bool = False) 
         )
     if result.unanswered:
         console.print(_about_unanswered(result), highlight=False)
+    elif (surer := about_surer_answers(result)) is not None:
+        console.print(surer, highlight=False)
     if result.answers and result.query["by"] and groups_found(result):
         console.print("Groups with too few persons to be found are not listed.")
     if result.dropped_share is not None:
@@ -127,6 +131,26 @@ def _about_unanswered(result: CountResult) -> str:
     if result.public["keys"] == "listed" and result.query["by"]:
         text += " Names of groups are compared letter by letter: capitals and spaces matter."
     return text
+
+
+def about_surer_answers(result: CountResult) -> str | None:
+    """What a higher confidence would cost, where all groups are answered and ε is left for it."""
+    groups, miss = len(result.answers), 1 - result.confidence
+    goal = result.query.get("top") or result.query.get("answered")
+    if result.within is None or goal or groups * miss < 1 or miss <= 1 - _SURER:
+        return None
+    factor = math.log(1 - _SURER) / math.log(miss)
+    if result.public["noise"] == "gaussian":
+        normal = NormalDist()
+        factor = (normal.inv_cdf((1 + _SURER) / 2) / normal.inv_cdf(1 - miss / 2)) ** 2
+    if (cost := factor * result.spent) > result.public["total"]:
+        return None
+    return (
+        f"All {groups} groups are answered. Each answer holds with {result.confidence:.0%} "
+        f"confidence: up to about {groups * miss:.0f} of them may be off by more than "
+        f"{result.within:.0%}. --confidence {_SURER} makes that {groups * (1 - _SURER):.2g}, "
+        f"for about {_UNITS[result.unit]} = {cost:.2g} in all."
+    )
 
 
 def _about_spent(result: Answers) -> str:
