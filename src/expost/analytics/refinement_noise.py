@@ -94,7 +94,7 @@ _LEAST_WITHIN = 1e-9  # smaller errors need counts that no table has
 _COUNTS_PER_FOLD = 300  # intervals per factor e of true values
 _NEGLIGIBLE = 5e-8  # what a tail beyond its window can add
 _FACTOR_STEP = 0.001  # by which factors are raised at least
-_BLOCK = 512  # true values that are looked at together
+_BLOCK = 768  # true values that are looked at together
 _WHOLE_LOOKS = 2  # of a search at all true values, before it looks at critical ones only
 _SMOOTH = 150  # scales up to which neighbouring true values are alike
 _CRITICAL, _MOVED, _NEIGHBOURS = 0.8, 0.01, 30  # parts of what is allowed; true values beside
@@ -287,7 +287,7 @@ def _gaussian_not_again(levels: NoiseLevels, level: Level, above: Floats, below:
     """Sum over bands of z_n: P(band) times P(the next release is small enough at its left end)."""
     costs = np.array(levels.costs)
     scale, cost, finer = levels.scales[level], costs[level], costs[level + 1]
-    total = np.zeros(len(above))
+    total = np.zeros_like(above)
     for left, right in pairwise(_BANDS):
         start, end = above + left * scale, above + right * scale
         last = right == _BANDS[-1]
@@ -629,8 +629,8 @@ def _misses(
 ) -> tuple[Floats, Floats]:
     """The bounds of :func:`misses` for intervals of true values, ascending.
 
-    ``level`` and ``cell`` are the pairs of a level and an interval inside its window, and ``at``
-    their indices in a table; all levels are computed at once.
+    Rows are levels. Those that have a window here are computed together; outside their windows
+    what is computed is left out.
     """
     first, last = ends
     count, size = len(widths), len(first)
@@ -642,36 +642,36 @@ def _misses(
     far = folds if levels.law == "laplace" else math.sqrt(2 * folds)
     every, reach = np.arange(count), levels.scales * far + 2  # noise exceeds this almost never
     # before a window, the level is not passed; after it, the level before is not passed by
-    start = np.searchsorted(last, least - reach)
-    end = np.append(size, np.searchsorted(first, (least + reach)[:-1]))
-    inside = np.maximum(end - start, 0)
-    level = np.repeat(every, inside)
-    cell = np.arange(len(level)) - np.repeat(np.cumsum(inside) - inside - start, inside)
-    at, later, coarse = level * size + cell, slice(int(inside[0]), None), level < count - 1
-    here, there = least[level] - last[cell], least[level] - first[cell]  # thresholds, both ends
-    edge = np.maximum(here, widths[level])
+    start = np.searchsorted(last, least - reach)[:, None]
+    end = np.append(size, np.searchsorted(first, (least + reach)[:-1]))[:, None]
+    some = np.flatnonzero(end > start)
+    rows = slice(int(some.min(initial=count)), int(some.max(initial=-1)) + 1)
+    level, smallest, width = every[rows, None], least[rows, None], widths[rows, None]
+    inside = (np.arange(size) >= start[rows]) & (np.arange(size) < end[rows])
+    here, there = smallest - last, smallest - first  # thresholds of z_n, both ends
+    edge = np.maximum(here, width)
     high, single = upper(levels, level, edge), upper(levels, every, widths)
-    passed = np.where(first > least[:, None], least_tail, 1.0)
-    passed.flat[at] = np.where(there < 0, upper(levels, level, np.maximum(-there, 0)), 1.0)
-    reached, direct = np.ones(len(level)), high.copy()
-    reached[later] = passed.flat[at[later] - size]
-    before = least[level[later] - 1] - first[cell[later]]
-    direct[later] = np.minimum(
-        high[later],
-        after(levels, level[later], edge[later], before, reached[later], high[later]),
-    )
-    below = single[level] - lower(levels, level, -here)
-    low = np.where(here < -widths[level], np.clip(below, 0.0, reached), 0.0)
-    finer = np.maximum(least[level[coarse] + 1] - first[cell[coarse]], widths[level[coarse] + 1])
+    beyond = np.where(first > np.append(math.inf, least)[: rows.stop + 1, None], least_tail, 1.0)
+    passed = np.where(there < 0, upper(levels, level, np.maximum(-there, 0)), 1.0)
+    passed = np.where(inside, passed, beyond[rows.start + 1 :])
+    reached = np.vstack([beyond[rows.start : rows.start + 1], passed])[:-1]
+    direct, later = high.copy(), slice(int(rows.start == 0), None)
+    above, before = edge[later], least[level[later] - 1] - first
+    jumped = after(levels, level[later], above, before, reached[later], high[later])
+    direct[later] = np.minimum(high[later], jumped)
+    below = single[rows, None] - lower(levels, level, -here)
+    low = np.where(here < -width, np.clip(below, 0.0, reached), 0.0)
+    coarse = slice(0, count - 1 - rows.start)
+    next_one = level[coarse] + 1
+    finer = np.maximum(least[next_one] - first, widths[next_one])
     again = not_again(levels, level[coarse], edge[coarse], finer, high[coarse])
-    ended = np.arange(size) >= end[:, None]  # stopped before; only for the chains of _least_cut
+    ended = np.arange(size) >= end  # stopped before; only for the chains of _least_cut
     always = np.zeros(count)
     always[:-1] = not_again(levels, every[:-1], widths[:-1], widths[1:], single[:-1])
     tables = [np.zeros((count, size)) for _ in range(2)]
     tables += [np.where(ended, chances[:, None], 0.0) for chances in (single, always)]
-    pairs = (np.minimum(direct, reached), at), (low, at), (high, at), (again, at[coarse])
-    for table, (bounds, where) in zip(tables, pairs, strict=True):
-        table.flat[where] = bounds
+    for table, bounds in zip(tables, (np.minimum(direct, reached), low, high, again), strict=True):
+        np.copyto(table[rows][: len(bounds)], bounds, where=inside[: len(bounds)])
     if signed:
         tables[1] += upper(levels, every[:, None], least[:, None] + first)
     total = tables[1].sum(axis=0) + _least_cut(tables[0], *tables[2:])
