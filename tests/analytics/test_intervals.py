@@ -257,7 +257,7 @@ def test_looks_near_critical_values_find_what_looks_at_all_find(monkeypatch, wit
     levels = LaplaceLevels(ladder(epsilon / 1000, epsilon, epsilon), FINER)
     rule = make_rule(levels, within, 0.9, signed=signed)
     refinement_noise._make_rule.cache_clear()
-    monkeypatch.setattr(refinement_noise, "_WHOLE_LOOKS", np.inf)
+    monkeypatch.setattr(refinement_noise, "_FEW", 0)
     everywhere = make_rule(levels, within, 0.9, signed=signed)
     refinement_noise._make_rule.cache_clear()  # not for other tests
     np.testing.assert_array_equal(rule.least, everywhere.least)
@@ -270,8 +270,8 @@ def test_a_search_that_looked_at_too_few_values_goes_on(monkeypatch, within):
     epsilon = 3 / (1000 * within)
     levels = LaplaceLevels(ladder(epsilon / 1000, epsilon, epsilon), FINER)
     refinement_noise._make_rule.cache_clear()
-    monkeypatch.setattr(refinement_noise, "_WHOLE_LOOKS", 1)
-    monkeypatch.setattr(refinement_noise, "_MOVED", 9.0)
+    monkeypatch.setattr(refinement_noise, "_FEW", 10**6)
+    monkeypatch.setattr(refinement_noise, "_CRITICAL", 1.0)
     monkeypatch.setattr(refinement_noise, "_NEIGHBOURS", 0)
     rule = make_rule(levels, within, 0.9)
     refinement_noise._make_rule.cache_clear()  # not for other tests

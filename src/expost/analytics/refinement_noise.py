@@ -95,9 +95,9 @@ _COUNTS_PER_FOLD = 300  # intervals per factor e of true values
 _NEGLIGIBLE = 5e-8  # what a tail beyond its window can add
 _FACTOR_STEP = 0.001  # by which factors are raised at least
 _BLOCK = 768  # true values that are looked at together
-_WHOLE_LOOKS = 2  # of a search at all true values, before it looks at critical ones only
+_FEW = 64  # true values where a bound is too large, from which on critical ones are looked at
 _SMOOTH = 150  # scales up to which neighbouring true values are alike
-_CRITICAL, _MOVED, _NEIGHBOURS = 0.8, 0.01, 30  # parts of what is allowed; true values beside
+_CRITICAL, _NEIGHBOURS = 0.9, 30  # part of what is allowed; true values beside a critical one
 Level = int | npt.NDArray[np.int64]
 
 
@@ -548,34 +548,33 @@ def _search(
     They are at least those that are given.
 
     Levels that contribute where the bound is too large are widened step by step; level ``shared``
-    in smaller steps than the others. After the first looks, only true values near those where the
-    bound is too large, or may become so, are looked at. Any result that passes the last test, which
-    is at all true values, is valid.
+    in smaller steps than the others. As soon as the bound is too large at few true values, only
+    those near critical ones are looked at. Any result that passes the last test, which is at all
+    true values, is valid.
     """
     allowed, least_tail = 1 - confidence, _least_tail(len(levels.costs), 1e-4 * (1 - confidence))
     patience, step = np.ones(len(factors)), _FACTOR_STEP
     patience[shared] = 1 / 32
     smooth = levels.law == "laplace" and (limits(factors)[1] / levels.scales).max() <= _SMOOTH
-    critical, everywhere = np.zeros(0), _WHOLE_LOOKS if smooth else math.inf
+    critical = None  # true values near which the bound is, or may become, too large; None: all
     while True:
         widths, least = limits(factors)
         values = true_values(float(least.min()), float(least.max()))
-        cells = np.arange(len(values) - 1) if everywhere > 0 else _cells_near(values, critical)
+        cells = np.arange(len(values) - 1) if critical is None else _cells_near(values, critical)
         ends = values[cells], values[cells + 1]
         parts, total = _misses(levels, widths, least, ends, least_tail, signed=signed)
         excess = total > allowed
         if not excess.any():
-            if everywhere > 0:
+            if critical is None:
                 return factors
-            everywhere = 1
+            critical = None
             continue
-        everywhere -= 1
+        few = smooth and excess.sum() <= _FEW
+        critical = ends[0][total > _CRITICAL * allowed] if few else None
         here = parts[:, excess]
         guilty = here >= np.minimum(0.1 * total[excess], 0.5 * here.max(axis=0))
         step *= 1.07  # so that the search ends soon
         steps = np.where(guilty, 0.3 * np.log(total[excess] / allowed) + step, 0.0).max(axis=1)
-        moved = parts[steps > 0].sum(axis=0) > _MOVED * allowed
-        critical = ends[0][excess | (moved & (total > _CRITICAL * allowed))]
         factors *= 1 + patience * steps
         patience[shared] = min(1.0, patience[shared] * 1.1)
 
