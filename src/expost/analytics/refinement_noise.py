@@ -97,7 +97,7 @@ _FACTOR_STEP = 0.001  # by which factors are raised at least
 _BLOCK = 768  # true values that are looked at together
 _FEW = 64  # true values where a bound is too large, from which on critical ones are looked at
 _SMOOTH = 150  # scales up to which neighbouring true values are alike
-_CRITICAL, _NEIGHBOURS = 0.9, 30  # part of what is allowed; true values beside a critical one
+_CRITICAL, _NEIGHBOURS = 0.9, 15  # part of what is allowed; true values beside a critical one
 Level = int | npt.NDArray[np.int64]
 
 
