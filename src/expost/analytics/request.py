@@ -317,11 +317,12 @@ def _default_grid(low: Fraction, high: Fraction) -> Fraction:
 
 
 def check_request(
-    data: Any, request: Mapping[str, Any], *, open_table: bool = True
+    data: Any, request: Mapping[str, Any], *, open_table: bool = True, ruled: bool = True
 ) -> CheckedCount:
     """Check all settings, open the table and compile the query; reads no rows.
 
-    With ``open_table=False`` nothing is opened (plans and prices).
+    With ``open_table=False`` nothing is opened (plans and prices). Quantiles, which are not
+    ``ruled``, have no stop rule.
     """
     asked = completed(request)
     delta, keys, cap = asked["delta"], asked["keys"], asked["max_groups_per_user"]
@@ -364,7 +365,7 @@ def check_request(
         and not asked["one_row_per_user"],
     )
     _check_top(checked)
-    _try_jobs(checked, whole=open_table)
+    _try_jobs(checked, whole=open_table and ruled)
     if isinstance(data, Mapping):
         if measure.kind != "users" or by or checked.where:
             raise InvalidInput("data", "counts", "rows, sums, groups and conditions need a table")
@@ -479,7 +480,7 @@ def _total(epsilon: Fraction, delta: float | None, private_keys: bool) -> Fracti
 def _try_jobs(request: CheckedCount, *, whole: bool) -> None:
     """Build the job for the smallest caps; larger ones are chosen only if their job fits.
 
-    Of a request that is priced only, not ``whole``, its levels: its rule may take long.
+    If not ``whole``, its levels only: a rule may take long.
     """
     tried = request.with_rows(1) if request.chooses_rows else request
     most = 1 if request.cap == AUTO else request.cap
