@@ -20,8 +20,9 @@ import pytest
 from scipy import stats
 
 from expost import SimulationRandomness
+from expost.analytics import refinement_noise
 from expost.analytics.pricing import FINER
-from expost.analytics.refinement import Job, Refinement, make_job
+from expost.analytics.refinement import Job, Refinement, ladder, make_job
 from expost.analytics.refinement_goals import GIVEN, Wanted
 from expost.analytics.refinement_noise import (
     GaussianLevels,
@@ -246,6 +247,59 @@ def test_the_search_never_gives_up(law, name):
     levels = levels_of(law, 2**0.5)
     rule = make_rule(levels, 0.5, 0.02, name)
     assert worst_miss(levels, rule.half_widths, rule.least) <= 0.98
+
+
+@pytest.mark.parametrize("within", [0.02, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize("signed", [False, True])
+def test_looks_near_critical_values_find_what_looks_at_all_find(monkeypatch, within, signed):
+    """Catches neighbourhoods that are too small: the factors would be others."""
+    epsilon = 3 / (1000 * within)
+    levels = LaplaceLevels(ladder(epsilon / 1000, epsilon, epsilon), FINER)
+    rule = make_rule(levels, within, 0.9, signed=signed)
+    refinement_noise._make_rule.cache_clear()
+    monkeypatch.setattr(refinement_noise, "_FEW", 0)
+    everywhere = make_rule(levels, within, 0.9, signed=signed)
+    refinement_noise._make_rule.cache_clear()  # not for other tests
+    np.testing.assert_array_equal(rule.least, everywhere.least)
+    assert worst_miss(levels, rule.half_widths, rule.least, signed=signed) <= 0.1
+
+
+@pytest.mark.parametrize("within", [0.05, 0.2])
+def test_a_search_that_looked_at_too_few_values_goes_on(monkeypatch, within):
+    """Factors must pass at all true values. Catches a search that ends with those it looked at."""
+    epsilon = 3 / (1000 * within)
+    levels = LaplaceLevels(ladder(epsilon / 1000, epsilon, epsilon), FINER)
+    refinement_noise._make_rule.cache_clear()
+    monkeypatch.setattr(refinement_noise, "_FEW", 10**6)
+    monkeypatch.setattr(refinement_noise, "_CRITICAL", 1.0)
+    monkeypatch.setattr(refinement_noise, "_NEIGHBOURS", 0)
+    rule = make_rule(levels, within, 0.9)
+    refinement_noise._make_rule.cache_clear()  # not for other tests
+    assert worst_miss(levels, rule.half_widths, rule.least) <= 0.1
+
+
+@pytest.mark.parametrize("law", LEVELS)
+def test_true_values_are_looked_at_one_by_one(law):
+    """Each bound belongs to its own true value. Catches a table that is filled in another order."""
+    levels, chosen = levels_of(law, 2**0.5), np.array([0, 7, 400, 401, 900])
+    widths = 1.1 * half_width(levels, 0.9)
+    least = widths / 0.1
+    values = refinement_noise.true_values(float(least.min()), float(least.max()))
+    parts, total = refinement_noise.misses(levels, widths, least, signed=True)
+    ends = values[chosen], values[chosen + 1]
+    tail = refinement_noise._least_tail(len(widths), 1e-5)
+    some, together = refinement_noise._misses(levels, widths, least, ends, tail, signed=True)
+    np.testing.assert_array_equal(some, parts[:, chosen])
+    np.testing.assert_array_equal(together, total[chosen])
+
+
+@pytest.mark.parametrize(("law", "ratio", "confidence", "name"), CASES)
+def test_a_draft_stops_no_later(law, ratio, confidence, name):
+    """What a draft cannot answer, the rule cannot. Catches a draft with larger factors."""
+    rule = rule_of(law, ratio, confidence, name)
+    draft = make_rule(levels_of(law, ratio), 0.1, confidence, name, draft=True)
+    assert (draft.least <= rule.least).all()
+    assert (draft.least < rule.least).any() or name == "paper"
 
 
 @pytest.mark.parametrize(("law", "ratio", "confidence", "name"), CASES)

@@ -78,9 +78,9 @@ def test_a_jump_to_a_finer_level_is_bounded(law, costs, level):
         above, before = a * fine, b * coarse
         exact = chances[(values >= above) & (earlier < before)].sum()
         reached = chances[earlier < before].sum()
-        found = tails.after(
-            levels, level, np.array([above]), np.array([before]), np.array([reached])
-        )[0]
+        high = tails.upper(levels, level, np.array([above]))
+        ends = np.array([above]), np.array([before])
+        found = tails.after(levels, level, *ends, np.array([reached]), high)[0]
         assert exact <= found * (1 + 1e-9) + LEAST
         tightest = max(tightest, exact / found if exact > LEAST else 0.0)
     assert tightest > 0.05  # a bound that holds because it says nothing would pass otherwise
@@ -96,7 +96,9 @@ def test_a_fall_at_a_finer_level_is_bounded(law, costs, level):
     for a, b in product((0.1, 0.4, 0.9, 1.6, 2.5, 4), (0.1, 0.5, 1, 1.7, 2.5, 4)):
         above, below = a * coarse, b * fine
         exact = chances[(earlier >= above) & (values < below)].sum()
-        found = tails.not_again(levels, level - 1, np.array([above]), np.array([below]))[0]
+        high = tails.upper(levels, level - 1, np.array([above]))
+        ends = np.array([above]), np.array([below])
+        found = tails.not_again(levels, level - 1, *ends, high)[0]
         assert exact <= found * (1 + 1e-9) + LEAST
         tightest = max(tightest, exact / found if exact > LEAST else 0.0)
     assert tightest > 0.05

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from expost.cli.main import app
 from expost.server.client import Connection
 from expost.server.jobs.states import period_of
+from expost.server.pages.amounts import loss_text
 from expost.server.pages.ask_pages import copies_of
 from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
 from tests.server.test_pages import problems, sign_in
@@ -140,6 +141,8 @@ def test_a_budget_by_day_and_group(server: Server) -> None:
     shown = sign_in(server, "ada").get("/budgets/visits").text
     assert "Spent by group of people" in shown
     assert next(iter(past["by_day"])) in shown
+    for amount in spent.values():  # as at the top of the page: rounded up
+        assert f">ε {loss_text(amount)}</td>" in shown
     assert problems(shown) == []
     assert server.call("ann", "GET", "/api/budgets/visits/history").json()["by_group"] == {}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from expost.analytics import refinement_noise
 from expost.errors import InvalidInput
 from expost.server.jobs import datasets, questions, sql_questions
 from expost.server.jobs.prices import PoolOffer, PricePool, SharedPool, client_left
@@ -209,31 +210,31 @@ def test_the_price_is_the_smallest_step(wanted: dict[str, Any], delta: float | N
     asked = {"dataset": "visits", "kind": "count", "by": ["city"], **wanted}
     question = questions.read_question(facts, asked, "pure" if delta is None else "zcdp")
     request = questions._plannable(facts, question)
+    plan = partial(questions._plan, 4, (800,), request=request)
     steps = {sql_questions.epsilon_at(step): step for step in range(sql_questions.STEPS + 1)}
     step = steps[question["epsilon"]]
 
     def fits(at: int) -> bool:
-        return sql_questions.look_at_step(
-            at, lambda epsilon: questions._plan(4, (800,), epsilon, request)
-        )[0]
+        return sql_questions.look_at_step(at, lambda epsilon: plan(epsilon=epsilon))[0]
 
     assert fits(step)
     assert not any(fits(step - back) for back in (1, 2, 7))
 
 
-def test_a_price_takes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look computes a stopping rule, which takes a tenth of a second."""
-    looks: list[int] = []
-    questions._cheapest.cache_clear()  # other tests ask for the same prices
-    original = questions.look_at_step
+def test_a_price_searches_for_few_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopping rule takes most of a price. Catches drafts that exclude nothing."""
+    searches: list[int] = []
+    for cache in (questions._cheapest, questions._plan, refinement_noise._make_rule):
+        cache.cache_clear()  # other tests ask for the same prices
+    original = refinement_noise._search
     monkeypatch.setattr(
-        questions, "look_at_step", lambda *given: looks.append(1) or original(*given)
+        refinement_noise, "_search", lambda *given: searches.append(1) or original(*given)
     )
     facts = visits(Path("x")) | {"kind": "table", "delta": None}
     for percent in (2, 7, 13, 19):
         asked = {"dataset": "visits", "kind": "count", "by": ["city"], "within": percent / 100}
         questions.read_question(facts, asked, "pure")
-    assert 8 <= len(looks) <= 16
+    assert 4 <= len(searches) <= 8
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,42 @@ def test_kills_of_workers_lose_and_repeat_nothing(tmp_path: Path, postgres_url: 
     service.close()
 
 
+def answered_calls(port: int) -> int:
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    names = (line.rpartition(" ") for line in text.splitlines())
+    return next(int(number) for name, _, number in names if name.endswith('{class="2xx"}'))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_metrics_are_the_sum_over_the_workers(tmp_path: Path, postgres_url: str) -> None:
+    """Any worker tells what all have answered, also the one that ended. Catches a count of one."""
+    settings = ServerSettings(
+        tmp_path / "home", database=postgres_url, tick=0.0, threads=0, pricers=0
+    )
+    service, port = Service(settings), free_port()
+    token = furnish(service, tmp_path)["ada"]
+    service.close()
+    with started(settings.home, port, postgres_url) as process:
+        call(port, token, "GET", "/api/health")
+        deadline = time.monotonic() + 90
+        while len(workers := answering(process, port)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        counted = answered_calls(port)  # itself not yet
+        for number in range(2):
+            os.kill(workers[1 - number], signal.SIGSTOP)  # so that the other one answers
+            try:
+                for _ in range(5):
+                    call(port, token, "GET", "/api/health")
+                assert answered_calls(port) == counted + 6 * (number + 1)
+            finally:
+                os.kill(workers[1 - number], signal.SIGCONT)
+        os.kill(workers[0], signal.SIGSTOP)
+        counted = answered_calls(port)
+        os.kill(workers[0], signal.SIGKILL)
+        assert answered_calls(port) == counted + 1
+
+
 def test_workers_end_with_the_first_process() -> None:
     """The pipe of the first process ends with it, however it ends."""
     alive, mine = multiprocessing.Pipe(duplex=False)

@@ -82,25 +82,24 @@ def plan_count(
     *,
     groups: int | None = None,
     sizes: Sequence[int] = SIZES,
+    draft: bool = False,
     **request: Unpack[CountRequest],
 ) -> QueryPlan:
     """Plan a request: the cost of groups of ``sizes`` users, and how many can be answered.
 
     ``groups`` is how many groups there are; it is needed where ``max_groups_per_user`` is None.
-    The other options are those of :func:`expost.count`; columns and keys are not needed.
+    The other options are those of :func:`expost.count`; columns and keys are not needed. A
+    ``draft`` is made at once; what it says cannot be answered cannot be.
     """
     asked: dict[str, Any] = {**request, "by": "g", "user": "u", "keys": None}
     if not asked.get("private_keys"):  # numbers stand for the groups
         asked["keys"] = [str(number) for number in range(min(groups or 2, 10**5))]
     checked = with_usual_cap(check_request(None, asked, open_table=False), asked)
     assumed_rows = ASSUMED_ROWS if checked.chooses_rows and not checked.caps_amount else None
-    checked = checked.assumed()
+    checked = checked.assumed().drafted() if draft else checked.assumed()
     known, assumed = groups or MANY_GROUPS, checked.cap == AUTO
     most = min(known, KEYS_CAP if assumed else known if checked.cap is None else int(checked.cap))
     job, whole = checked.job(known, most), checked.counting_total(most)
-    affordable = np.asarray(job.levels.costs) * most <= float(whole) * (1 + 1e-9)
-    last = int(affordable.sum()) - 1 if affordable.any() else job.shared
-    least = float(job.rule.least[last]) / _per_user(checked, job)
     return QueryPlan(
         tuple(size_plan(size, checked, job, whole) for size in sizes),
         "epsilon" if checked.delta is None else "rho",
@@ -109,9 +108,16 @@ def plan_count(
         most,
         assumed,
         checked.selection(most).threshold if checked.private else None,
-        max(0.0, least),
+        smallest_size(checked, job, whole),
         assumed_rows,
     )
+
+
+def smallest_size(request: CheckedCount, job: Job, whole: Fraction) -> float:
+    """Return the size from which on groups are answered at the level that all can afford."""
+    affordable = np.asarray(job.levels.costs) * job.most_groups <= float(whole) * (1 + 1e-9)
+    last = int(affordable.sum()) - 1 if affordable.any() else job.shared
+    return max(0.0, float(job.rule.least[last]) / _per_user(request, job))
 
 
 def size_plan(size: int, request: CheckedCount, job: Job, whole: Fraction) -> SizePlan:

@@ -65,6 +65,7 @@ from expost.randomness.source import Randomness
 _CELLS = 256  # of min(θ, 1 − θ) in a table of quantiles
 _SMALL = np.arange(_CELLS + 1) / (2 * _CELLS)
 _STEPS = 60  # of bisections
+_AROUND = 40  # values on either side of the worst one
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +89,12 @@ def mean_rule(
     within: float | None,
     plus_minus: float | None,
     shift: float = 0.0,
+    draft: bool = False,
 ) -> MeanRule:
-    """Return the rule for means between public bounds, in grid units."""
+    """Return the rule for means between public bounds, in grid units.
+
+    A ``draft`` has the quantiles of a single look, which stops no later.
+    """
     if plus_minus is not None:
         targets = [(plus_minus - shift, plus_minus - shift)]
     else:
@@ -97,7 +102,7 @@ def mean_rule(
         targets = [(sign * within * high - shift, sign * within * low - shift) for sign in (1, -1)]
     weights = tuple(max(abs(pair[part]) for pair in targets) for part in (0, 1))
     allowed, spread = 1 - confidence, high - low
-    miss = _best_miss(levels, allowed, weights, spread)
+    miss = allowed if draft else _best_miss(levels, allowed, weights, spread)
     least = spread * quantiles(levels, miss)
     factor = float(quantiles(levels, miss)[-1] / quantiles(levels, allowed)[-1])
     return MeanRule(
@@ -120,9 +125,14 @@ def _best_miss(
 ) -> float:
     """A large miss probability per level for which the bound is at most ``allowed``."""
     miss, largest = allowed / len(levels.costs), allowed  # by the union bound
+    worst = math.nan  # the true value at which the bound was largest
     for _ in range(12):
         middle = (miss + largest) / 2
-        fits = worst_mean_miss(levels, middle, weights, spread) <= allowed
+        fits = True
+        for around in (worst, None):  # where it was too large it mostly is again
+            if fits and around is not math.nan:
+                first, total = mean_misses(levels, middle, weights, spread, around)
+                worst, fits = float(first[total.argmax()]), bool(total.max() <= allowed)
         miss, largest = (middle, largest) if fits else (miss, middle)
     return miss
 
@@ -131,8 +141,22 @@ def worst_mean_miss(
     levels: NoiseLevels, miss: float, weights: tuple[float, ...], spread: int
 ) -> float:
     """Return the bound on P(answered and missed) at the worst L, see above."""
+    return float(mean_misses(levels, miss, weights, spread)[1].max())
+
+
+def mean_misses(
+    levels: NoiseLevels,
+    miss: float,
+    weights: tuple[float, ...],
+    spread: int,
+    around: float | None = None,
+) -> tuple[Floats, Floats]:
+    """Return values of L, all or those around one, and the bounds from each up to the next."""
     least = spread * quantiles(levels, miss)
     ends = np.union1d(true_values(float(least.min()), float(least.max())), least)
+    if around is not None:
+        middle = int(np.searchsorted(ends, around))
+        ends = ends[max(0, middle - _AROUND) : middle + _AROUND]
     first, last = ends[:-1], ends[1:]  # a cell is first ≤ L < last; no threshold lies inside
     stop = np.minimum((least[:, None] > first).sum(axis=0), len(least) - 1)  # k of each cell
     half = _apart(levels, miss)[:, stop] / 2
@@ -145,7 +169,7 @@ def worst_mean_miss(
             late = tail(levels, level, np.maximum(first[cut:] - smallest, 0.0), weights)
             total[cut:] += np.minimum(half[level + 1, cut:], late)
         total += np.minimum(miss / 2, tail(levels, level, smallest + first, weights))
-    return float(total.max())
+    return first, total
 
 
 def _apart(levels: NoiseLevels, miss: float) -> Floats:
@@ -160,17 +184,22 @@ def _apart(levels: NoiseLevels, miss: float) -> Floats:
     apart = np.zeros((len(scales), len(scales)))
     for fine in range(len(scales)):
         if levels.law == "laplace":
-            rate = 1 / float(scales[fine])
-            kept = np.array([1 - fresh(rate, 1 / float(scale)) for scale in scales[:fine]])
             excess = (unit * scales[:fine, None] + 2) / scales[fine]
             least = _laplace_tail(excess, 1 - _SMALL, _SMALL).min(axis=1)
-            both = kept**2 * least * (1 - 1e-9)
+            both = _kept(levels)[fine, :fine] ** 2 * least * (1 - 1e-9)
         else:
             beyond = float(unit[0]) + 2 * math.sqrt(2) / float(scales[fine])
             shares = np.sqrt(np.array(levels.costs[:fine]) / levels.costs[fine])
             both = 2 * _both_above(beyond, shares)
         apart[fine, :fine] = apart[:fine, fine] = miss - both
     return apart
+
+
+@lru_cache(maxsize=64)
+def _kept(levels: NoiseLevels) -> Floats:
+    """The chance that Laplace noise of a coarser level (column) is that of a finer one (row)."""
+    rates = [1 / float(scale) for scale in levels.scales]
+    return np.array([[1 - fresh(fine, min(fine, rate)) for rate in rates] for fine in rates])
 
 
 def _both_above(z: float, correlations: Floats) -> Floats:
@@ -200,6 +229,9 @@ def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
     """P(|aX + bY| > t) for Laplace X, Y of scale 1 and a ≥ b ≥ 0."""
     alike = large - small < 1e-6 * large  # equal up to rounding: the larger one for both
     decay = np.exp(-t / large)
+    if np.ndim(large) == 0 and not alike:
+        other = 0.0 if small == 0 else small**2 * np.exp(-t / max(small, 1e-9 * large))
+        return np.asarray((large**2 * decay - other) / (large**2 - small**2))
     equal = (1 + t / (2 * large)) * decay
     other = np.square(small) * np.exp(-t / np.maximum(small, 1e-9 * large))
     between = np.where(alike, 1.0, np.square(large) - np.square(small))

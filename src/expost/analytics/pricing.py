@@ -277,6 +277,7 @@ class CheckedCount:
                 within=self.wanted.within,
                 plus_minus=None if error is None else float(error),
                 shift=shift,
+                draft=self.wanted.draft,
             )
         options = self._level_options(most)
         return make_job(groups, self._wanted(), bias=bias, rule_of=rule, **options)
@@ -314,6 +315,10 @@ class CheckedCount:
         measure = self.measure
         capped = replace(measure, amount=cap) if self.caps_amount else replace(measure, rows=cap)
         return replace(self, measure=capped)
+
+    def drafted(self) -> CheckedCount:
+        """Return the request with rules that are made at once, for a first plan."""
+        return replace(self, wanted=replace(self.wanted, draft=True))
 
     def assumed(self) -> CheckedCount:
         """Return the request of a plan: with assumed caps in place of those chosen privately."""

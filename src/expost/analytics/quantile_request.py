@@ -158,7 +158,7 @@ def check_quantile(
     given.setdefault("max_rows_per_user", 1)
     if "grid" not in given and given.get("bounds") is not None:
         given["grid"] = cell_grid(given["bounds"])
-    base = check_request(data, {**given, "kind": "mean"}, open_table=open_table)
+    base = check_request(data, {**given, "kind": "mean"}, open_table=open_table, ruled=False)
     if base.measure.high - base.measure.low >= MOST_CELLS:
         raise InvalidInput("grid", float(base.measure.grid), "too fine: give at most 2^20 cells")
     check_sure(base.wanted.confidence)

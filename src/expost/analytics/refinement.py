@@ -60,15 +60,14 @@ from expost.analytics.refinement_noise import (
     absolute_rule,
     geometric_grid,
     half_widths_at,
-    ladder,
     make_rule,
     single_look,
-    spaced_ladder,
 )
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
-from expost.rationals import round_down, round_up
+from expost.rationals import Number, round_down, round_up
 
+COARSE_RATIO, FINE_RATIO = math.sqrt(2), 1.2
 _LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
 _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
@@ -141,9 +140,8 @@ def make_job(
     if wanted.answered and goals.one_level_for_all(wanted, groups, most):
         rule = goals.single_rule(levels, error, wanted.confidence, wanted.signed)
     else:
-        rule = make_rule(
-            levels, error, wanted.confidence, wanted.rule, signed=wanted.signed, shared=shared
-        )
+        kind: Any = {"signed": wanted.signed, "shared": shared, "draft": wanted.draft}
+        rule = make_rule(levels, error, wanted.confidence, wanted.rule, **kind)
     if hopeless:
         never = np.full(len(levels.costs), math.inf)
         rule = replace(rule, name="never", within=0.0, least=never)
@@ -204,6 +202,41 @@ def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[Noi
         costs = geometric_grid(round_down(first), round_down(last), options.ratio)
     level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
     return LAWS[law](costs, sensitivity), level, most
+
+
+def ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
+    """Return the default levels: ``shared`` is what every group can afford, ``last`` what one can.
+
+    Next to ``shared`` come shared/1.08, shared/1.5 and shared·1.44; further away the ratio is 1.2,
+    and √2 where a look costs less than an eighth of ``shared``. Looks at other places near
+    ``shared`` would make its intervals wider (found by trial; any levels are valid).
+    """
+    low, middle, high = float(first), min(float(shared), float(last)), float(last)
+    start = min(middle / 1.5, max(low, middle / 8))
+    levels = [
+        middle / 1.08,
+        middle,
+        *geometric_grid(low, max(low, start), COARSE_RATIO),
+        *geometric_grid(start, middle / 1.5, FINE_RATIO),
+        *geometric_grid(min(high, middle * 1.44), high, FINE_RATIO),
+    ]
+    return tuple(sorted({cost for cost in levels if low <= cost <= high}))
+
+
+def spaced_ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
+    """Return levels of ratio √2 around ``shared``, for means: few of them can be where one stops.
+
+    The fewer levels a group may stop at, the less its interval is widened for the choice.
+    """
+    low, middle, high = float(first), min(float(shared), float(last)), float(last)
+    below = [middle]
+    while below[-1] / COARSE_RATIO >= low:
+        below.append(below[-1] / COARSE_RATIO)
+    above = [middle * COARSE_RATIO]
+    while above[-1] < high / FINE_RATIO:
+        above.append(above[-1] * COARSE_RATIO)
+    near = [level for level in above if level < high / FINE_RATIO]
+    return tuple(sorted({*below, *near, high} if high > middle * FINE_RATIO else set(below)))
 
 
 def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:

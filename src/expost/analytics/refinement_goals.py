@@ -109,7 +109,10 @@ _DRAW_MISS = 0.36  # of 1 − confidence for the draw, the rest for the path
 
 @dataclass(frozen=True)
 class Wanted:
-    """How accurate answers must be, in grid units where absolute."""
+    """How accurate answers must be, in grid units where absolute.
+
+    ``draft`` asks for a rule that is made at once, and stops no later than the real one.
+    """
 
     within: float | None = 0.1
     plus_minus: Fraction | None = None
@@ -118,6 +121,7 @@ class Wanted:
     signed: bool = False
     answered: int | None = None
     top: int | None = None
+    draft: bool = False
 
 
 @dataclass(frozen=True)

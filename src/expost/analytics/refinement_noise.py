@@ -5,9 +5,9 @@ to level n has cost ε_n (or ρ_n), whatever was seen before (``mechanisms.noise
 therefore cost nothing in privacy: the refinement stops closer to what is needed. More looks must be
 paid for by the coverage of the intervals (below).
 
-:func:`ladder` makes the default levels: ratio √2 while a look costs little, ratio 1.2 around the
-level that every group can afford. All values are integers (counts, or sums in grid units) and the
-noise is drawn on the integers, exactly.
+``refinement.ladder`` makes the default levels: ratio √2 while a look costs little, ratio 1.2 around
+the level that every group can afford. All values are integers (counts, or sums in grid units) and
+the noise is drawn on the integers, exactly.
 
 **Tails** of one level, and joint events of two neighbouring ones. Laplace: discrete Laplace noise
 of parameter p = e^{−1/scale}; z_{n−1} is z_n (kept) or z_n plus fresh noise. Gaussian: z_n is the
@@ -82,7 +82,6 @@ from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_positive
 
 MOST_LEVELS = 400
-COARSE_RATIO, FINE_RATIO = math.sqrt(2), 1.2
 _MOST_SMOOTHING = 1.01  # beyond this factor a shift of 1 bounds a Gaussian tail better
 _STEP = 1e-3
 _GRID = np.arange(-8.0, 37.0, _STEP)
@@ -95,6 +94,11 @@ _LEAST_WITHIN = 1e-9  # smaller errors need counts that no table has
 _COUNTS_PER_FOLD = 300  # intervals per factor e of true values
 _NEGLIGIBLE = 5e-8  # what a tail beyond its window can add
 _FACTOR_STEP = 0.001  # by which factors are raised at least
+_BLOCK = 768  # true values that are looked at together
+_FEW = 64  # true values where a bound is too large, from which on critical ones are looked at
+_SMOOTH = 150  # scales up to which neighbouring true values are alike
+_CRITICAL, _NEIGHBOURS = 0.9, 15  # part of what is allowed; true values beside a critical one
+Level = int | npt.NDArray[np.int64]
 
 
 def geometric_grid(first: Number, last: Number, ratio: Number) -> tuple[float, ...]:
@@ -113,41 +117,6 @@ def geometric_grid(first: Number, last: Number, ratio: Number) -> tuple[float, .
         )
     grid = [float(low) * float(ratio) ** step for step in range(count)]
     return (*[cost for cost in grid if cost < float(high)], float(high))
-
-
-def ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
-    """Return the default levels: ``shared`` is what every group can afford, ``last`` what one can.
-
-    Next to ``shared`` come shared/1.08, shared/1.5 and shared·1.44; further away the ratio is 1.2,
-    and √2 where a look costs less than an eighth of ``shared``. Looks at other places near
-    ``shared`` would make its intervals wider (found by trial; any levels are valid).
-    """
-    low, middle, high = float(first), min(float(shared), float(last)), float(last)
-    start = min(middle / 1.5, max(low, middle / 8))
-    levels = [
-        middle / 1.08,
-        middle,
-        *geometric_grid(low, max(low, start), COARSE_RATIO),
-        *geometric_grid(start, middle / 1.5, FINE_RATIO),
-        *geometric_grid(min(high, middle * 1.44), high, FINE_RATIO),
-    ]
-    return tuple(sorted({cost for cost in levels if low <= cost <= high}))
-
-
-def spaced_ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
-    """Return levels of ratio √2 around ``shared``, for means: few of them can be where one stops.
-
-    The fewer levels a group may stop at, the less its interval is widened for the choice.
-    """
-    low, middle, high = float(first), min(float(shared), float(last)), float(last)
-    below = [middle]
-    while below[-1] / COARSE_RATIO >= low:
-        below.append(below[-1] / COARSE_RATIO)
-    above = [middle * COARSE_RATIO]
-    while above[-1] < high / FINE_RATIO:
-        above.append(above[-1] * COARSE_RATIO)
-    near = [level for level in above if level < high / FINE_RATIO]
-    return tuple(sorted({*below, *near, high} if high > middle * FINE_RATIO else set(below)))
 
 
 @dataclass(frozen=True)
@@ -169,9 +138,25 @@ class NoiseLevels(ABC):
         """Noisy values (levels × groups): row n may be looked at once cost n is paid."""
 
     @cached_property
-    def masses(self) -> list[float]:
+    def masses(self) -> Floats:
         """The factor of a tail of discrete Laplace noise at each level."""
-        return [float(mass) for mass in 0.5 * discrete_mass(self.scales)]
+        return np.asarray(0.5 * discrete_mass(self.scales))
+
+    @cached_property
+    def jumps(self) -> Floats:
+        """What joint bounds of Laplace noise at n − 1 and n need, a column per level n > 0.
+
+        Both rates, 1 − e^{−(sum of the rates)}, the mass of noise 0 at both, the chance of fresh
+        noise, and what ends of fresh noise below and above 0 add (:func:`not_again`).
+        """
+        columns = [[math.nan] * 7]
+        for coarse, fine in pairwise(1 / self.scales):
+            p, q, whole = math.exp(-fine), math.exp(-coarse), -math.expm1(-(fine + coarse))
+            mass, negative = (1 - p) / ((1 + p) * (1 + q)), math.exp(-(fine + coarse)) / whole
+            positive = math.expm1(-(fine - coarse))
+            jump = (1 - p) / ((1 + p) * (1 + q) * whole)
+            columns.append([fine, coarse, jump, mass, fresh(fine, coarse), negative, positive])
+        return np.array(columns).T
 
 
 @dataclass(frozen=True)
@@ -234,78 +219,75 @@ def discrete_mass(scales: npt.ArrayLike) -> Floats:
     return np.asarray(2 / (1 + np.exp(-1 / np.asarray(scales, dtype=float))))
 
 
-def upper(levels: NoiseLevels, level: int, x: Floats) -> Floats:
-    """Return an upper bound of P(Z_n ≥ x), x ≥ 0."""
-    scale = float(levels.scales[level])
+def upper(levels: NoiseLevels, level: Level, x: Floats) -> Floats:
+    """Return an upper bound of P(Z_n ≥ x), x ≥ 0; levels may be one for each x."""
+    scale = levels.scales[level]
     if levels.law == "laplace":
         return np.asarray(levels.masses[level] * np.exp(-x / scale))
-    shift, factor = lattice(levels.costs, levels.sensitivity)[level]
+    shift, factor = lattice(levels.costs, levels.sensitivity).T[:, level]
     normal = factor * normal_above((x - shift) / scale)
     bounded = np.minimum(normal, np.exp(-np.square(x / scale) / 2))  # averages are sub-Gaussian
     return np.where(x <= 0, 1.0, bounded)  # 0 itself may have more mass than a normal law there
 
 
-def lower(levels: NoiseLevels, level: int, x: Floats) -> Floats:
+def lower(levels: NoiseLevels, level: Level, x: Floats) -> Floats:
     """Return a lower bound of P(Z_n > x) for x ≥ 0, and 0 for x < 0."""
-    scale, inside = float(levels.scales[level]), np.maximum(x, 0)
+    scale, inside = levels.scales[level], np.maximum(x, 0)
     if levels.law == "laplace":  # the next integer above x is at most x + 1
         bound = levels.masses[level] * np.exp(-(inside + 1) / scale)
     else:
-        shift, factor = lattice(levels.costs, levels.sensitivity)[level]
-        whole = 1.0 if level == 0 else shift  # (b) for one release, else the coupling
-        bound = max(0.0, 2 - factor) / factor * normal_below((inside + whole) / scale + 1e-9)
+        shift, factor = lattice(levels.costs, levels.sensitivity).T[:, level]
+        whole = np.where(np.asarray(level) == 0, 1.0, shift)  # (b) for one release, or the coupling
+        bound = np.maximum(0.0, 2 - factor) / factor
+        bound = bound * normal_below((inside + whole) / scale + 1e-9)
     return np.where(x < 0, 0.0, bound)
 
 
 def after(
-    levels: NoiseLevels, level: int, above: Floats, before: Floats, reached: Floats
+    levels: NoiseLevels, level: Level, above: Floats, before: Floats, reached: Floats, high: Floats
 ) -> Floats:
     """Return a bound of P(z_n ≥ above, z_{n−1} < before), above > 0.
 
-    ``reached`` is a bound of P(z_{n−1} < before). Laplace: if z_n ≥ before, only fresh noise leads
-    below; otherwise above ≤ z_n < before. Gaussian: the release of level n must be large.
+    ``reached`` is a bound of P(z_{n−1} < before), ``high`` one of P(z_n ≥ above). Laplace: if z_n ≥
+    before, only fresh noise leads below; otherwise above ≤ z_n < before. Gaussian: the release of
+    level n must be large.
     """
     if levels.law == "laplace":
-        return _laplace_after(levels, level, above, before)
-    earlier, cost = levels.costs[level - 1], levels.costs[level]
+        fine, coarse, jump, _, chance, _, _ = levels.jumps[:, level]
+        start = np.maximum(above, before)
+        exponent = np.minimum(coarse * before - (fine + coarse) * start, 0.0)
+        jumped = jump * np.exp(exponent)
+        between = high - lower(levels, level, np.maximum(before, 0))
+        between = np.where(before > above, np.maximum(between, 0.0), 0.0)
+        return np.asarray(between + chance * jumped)
+    costs = np.array(levels.costs)
+    earlier, cost = costs[level - 1], costs[level]
     release = (cost * above - earlier * before) / (cost - earlier)
     return _release_above(levels, level, release) * reached
 
 
-def _laplace_after(levels: NoiseLevels, level: int, above: Floats, before: Floats) -> Floats:
-    fine, coarse = 1 / float(levels.scales[level]), 1 / float(levels.scales[level - 1])
-    p, q = math.exp(-fine), math.exp(-coarse)
-    start = np.maximum(above, before)
-    exponent = np.minimum(coarse * before - (fine + coarse) * start, 0.0)
-    jumped = (1 - p) / ((1 + p) * (1 + q) * -math.expm1(-(fine + coarse))) * np.exp(exponent)
-    between = upper(levels, level, above) - lower(levels, level, np.maximum(before, 0))
-    between = np.where(before > above, np.maximum(between, 0.0), 0.0)
-    return np.asarray(between + fresh(fine, coarse) * jumped)
+def not_again(
+    levels: NoiseLevels, level: Level, above: Floats, below: Floats, high: Floats
+) -> Floats:
+    """Return a bound of P(z_n ≥ above, z_{n+1} < below), for above, below > 0.
+
+    ``high`` is a bound of P(z_n ≥ above).
+    """
+    if levels.law == "gaussian":
+        return np.minimum(high, _gaussian_not_again(levels, level, above, below))
+    # Fresh noise F ≥ above − z on top of z = z_{n+1} < below, summed in closed form.
+    fine, coarse, _, mass, chance, negative, positive = levels.jumps[:, level + 1]
+    both = mass * np.exp(-coarse * above)
+    ends = negative + np.expm1(-(fine - coarse) * (below + 1)) / positive
+    bound = chance * both * ends * (1 + 1e-9)
+    return np.where(below <= above, np.minimum(high, bound), high)  # kept noise would be both
 
 
-def not_again(levels: NoiseLevels, level: int, above: Floats, below: Floats) -> Floats:
-    """Return a bound of P(z_n ≥ above, z_{n+1} < below), for above, below > 0."""
-    whole = upper(levels, level, above)
-    if levels.law == "laplace":
-        return np.minimum(whole, _laplace_not_again(levels, level, above, below))
-    return np.minimum(whole, _gaussian_not_again(levels, level, above, below))
-
-
-def _laplace_not_again(levels: NoiseLevels, level: int, above: Floats, below: Floats) -> Floats:
-    """Fresh noise F ≥ above − z on top of z = z_{n+1} < below, summed in closed form."""
-    fine, coarse = 1 / float(levels.scales[level + 1]), 1 / float(levels.scales[level])
-    p, q = math.exp(-fine), math.exp(-coarse)
-    mass = (1 - p) / ((1 + p) * (1 + q)) * np.exp(-coarse * above)
-    negative = math.exp(-(fine + coarse)) / -math.expm1(-(fine + coarse))
-    positive = np.expm1(-(fine - coarse) * (below + 1)) / math.expm1(-(fine - coarse))
-    bound = fresh(fine, coarse) * mass * (negative + positive) * (1 + 1e-9)
-    return np.where(below <= above, bound, math.inf)  # kept noise would be both
-
-
-def _gaussian_not_again(levels: NoiseLevels, level: int, above: Floats, below: Floats) -> Floats:
+def _gaussian_not_again(levels: NoiseLevels, level: Level, above: Floats, below: Floats) -> Floats:
     """Sum over bands of z_n: P(band) times P(the next release is small enough at its left end)."""
-    scale, cost, finer = float(levels.scales[level]), levels.costs[level], levels.costs[level + 1]
-    total = np.zeros(len(above))
+    costs = np.array(levels.costs)
+    scale, cost, finer = levels.scales[level], costs[level], costs[level + 1]
+    total = np.zeros_like(above)
     for left, right in pairwise(_BANDS):
         start, end = above + left * scale, above + right * scale
         last = right == _BANDS[-1]
@@ -315,10 +297,10 @@ def _gaussian_not_again(levels: NoiseLevels, level: int, above: Floats, below: F
     return total
 
 
-def _release_above(levels: NoiseLevels, level: int, x: Floats) -> Floats:
+def _release_above(levels: NoiseLevels, level: Level, x: Floats) -> Floats:
     """An upper bound of P(R ≥ x) for the discrete Gaussian release that level n adds: (a), (c)."""
-    earlier = levels.costs[level - 1]
-    deviation = levels.sensitivity * math.sqrt(0.5 / (levels.costs[level] - earlier))
+    costs = np.array(levels.costs)
+    deviation = levels.sensitivity * np.sqrt(0.5 / (costs[level] - costs[level - 1]))
     shift = np.where(x > 0, 0.5, 1.0)
     return np.minimum(1.0, normal_above((x - shift) / deviation))
 
@@ -330,8 +312,8 @@ def fresh(fine: float, coarse: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float, float], ...]:
-    """Return for each Gaussian level n a (shift, factor) that compares Z_n with a normal N.
+def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> Floats:
+    """Return for each Gaussian level n a row (shift, factor) that compares Z_n with a normal N.
 
     P(Z_n ≥ x) ≤ factor·P(N ≥ x − shift) for x > 0. The first level is one release: (½, 1) by (a).
     Every later Z_n is an average of releases, each at most 1 above a normal variable in a common
@@ -348,7 +330,7 @@ def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float
         rate = math.pi**2 * sensitivity**2 * before / ((cost - before) * cost)
         factor *= 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)
         compared.append((costs[0] / cost, factor) if factor < _MOST_SMOOTHING else (1.0, 1.0))
-    return tuple(compared)
+    return np.array(compared)
 
 
 @dataclass(frozen=True)
@@ -412,18 +394,19 @@ def make_rule(
     *,
     signed: bool = False,
     shared: int | None = None,
+    draft: bool = False,
 ) -> StoppingRule:
     """Return the rule for these levels.
 
     ``name`` is ``confidence`` or ``paper``; ``shared`` is the level whose half-width matters most
-    (default: the finest).
+    (default: the finest). A ``draft`` has the half-widths with which the search for the rule
+    begins: it says at once what the rule cannot do.
     """
     check_within(within)
     check_confidence(confidence)
-    if name not in ("confidence", "paper"):
-        raise InvalidInput("rule", name, "give 'confidence' or 'paper'")
+    check_rule(name)
     level = len(levels.costs) - 1 if shared is None else shared
-    return _make_rule(levels, float(within), float(confidence), name, signed, level)
+    return _make_rule(levels, float(within), float(confidence), name, signed, level, draft)
 
 
 def check_within(within: float) -> None:
@@ -436,6 +419,12 @@ def check_within(within: float) -> None:
         )
 
 
+def check_rule(name: str) -> None:
+    """Refuse an unknown stop rule."""
+    if name not in ("confidence", "paper"):
+        raise InvalidInput("rule", name, "give 'confidence' or 'paper'")
+
+
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence outside (0, 1)."""
     if not 0 < confidence < 1:
@@ -444,7 +433,13 @@ def check_confidence(confidence: float) -> None:
 
 @lru_cache(maxsize=64)
 def _make_rule(
-    levels: NoiseLevels, within: float, confidence: float, name: str, signed: bool, shared: int
+    levels: NoiseLevels,
+    within: float,
+    confidence: float,
+    name: str,
+    signed: bool,
+    shared: int,
+    draft: bool = False,
 ) -> StoppingRule:
     widths = half_width(levels, confidence)
     paper = paper_least(levels, within)
@@ -453,7 +448,10 @@ def _make_rule(
         wide = np.maximum.accumulate((factors * widths)[::-1])[::-1]  # never wider at a finer level
         return wide, paper if name == "paper" else wide / within
 
-    factors = _search(levels, limits, confidence, signed, shared)
+    factors = np.full(len(levels.costs), 1.04)
+    factors[shared] = 1.0
+    if not draft:
+        factors = _search(levels, limits, factors, confidence, signed, shared)
     half_widths, least = limits(factors)
     everywhere = simultaneous_half_width(levels, confidence)
     factor = float(half_widths[shared] / widths[shared])
@@ -493,13 +491,13 @@ def joint_half_widths(levels: NoiseLevels, miss: float) -> Floats:
     P(⋃ H_n) ≤ P(H_last) + Σ P(H_n and not H_{n+1}): the last level at which H_n happens is the
     finest one, or the next one is not.
     """
-    low, high = 0.0, 60.0  # in scales
+    low, high, every = 0.0, 60.0, np.arange(len(levels.costs))  # in scales
 
     def bound(factor: float) -> float:
         widths = factor * levels.scales
-        last = len(widths) - 1
-        parts = [not_again(levels, n, widths[n : n + 1], widths[n + 1 :][:1]) for n in range(last)]
-        return float(np.sum(parts) + upper(levels, last, widths[last:])[0])
+        alone, coarse = upper(levels, every, widths), every[:-1]
+        parts = not_again(levels, coarse, widths[:-1], widths[1:], alone[:-1])
+        return float(np.sum(parts) + alone[-1])
 
     while high - low > 1e-4:
         middle = (low + high) / 2
@@ -540,31 +538,53 @@ def paper_least(levels: NoiseLevels, within: float) -> Floats:
 def _search(
     levels: NoiseLevels,
     limits: Callable[[Floats], tuple[Floats, Floats]],
+    factors: Floats,
     confidence: float,
     signed: bool,
     shared: int,
 ) -> Floats:
-    """Factors κ_n ≥ 1 whose bound is at most 1 − confidence, the one of level ``shared`` small.
+    """Factors κ_n whose bound is at most 1 − confidence, the one of level ``shared`` small.
+
+    They are at least those that are given.
 
     Levels that contribute where the bound is too large are widened step by step; level ``shared``
-    in smaller steps than the others. Any result that passes the test is valid.
+    in smaller steps than the others. As soon as the bound is too large at few true values, only
+    those near critical ones are looked at. Any result that passes the last test, which is at all
+    true values, is valid.
     """
-    allowed = 1 - confidence
-    factors = np.full(len(levels.costs), 1.04)
-    factors[shared] = 1.0
+    allowed, least_tail = 1 - confidence, _least_tail(len(levels.costs), 1e-4 * (1 - confidence))
     patience, step = np.ones(len(factors)), _FACTOR_STEP
     patience[shared] = 1 / 32
+    smooth = levels.law == "laplace" and (limits(factors)[1] / levels.scales).max() <= _SMOOTH
+    critical = None  # true values near which the bound is, or may become, too large; None: all
     while True:
-        parts, total = misses(levels, *limits(factors), signed=signed, beyond=1e-4 * allowed)
+        widths, least = limits(factors)
+        values = true_values(float(least.min()), float(least.max()))
+        cells = np.arange(len(values) - 1) if critical is None else _cells_near(values, critical)
+        ends = values[cells], values[cells + 1]
+        parts, total = _misses(levels, widths, least, ends, least_tail, signed=signed)
         excess = total > allowed
         if not excess.any():
-            return factors
+            if critical is None:
+                return factors
+            critical = None
+            continue
+        few = smooth and excess.sum() <= _FEW
+        critical = ends[0][total > _CRITICAL * allowed] if few else None
         here = parts[:, excess]
         guilty = here >= np.minimum(0.1 * total[excess], 0.5 * here.max(axis=0))
         step *= 1.07  # so that the search ends soon
         steps = np.where(guilty, 0.3 * np.log(total[excess] / allowed) + step, 0.0).max(axis=1)
         factors *= 1 + patience * steps
         patience[shared] = min(1.0, patience[shared] * 1.1)
+
+
+def _cells_near(values: Floats, critical: Floats) -> npt.NDArray[np.int64]:
+    """The intervals of true values that are near critical ones."""
+    near = np.searchsorted(values, critical)[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    chosen = np.zeros(len(values) - 1, dtype=bool)
+    chosen[np.clip(near, 0, len(values) - 2)] = True
+    return np.flatnonzero(chosen)
 
 
 def worst_miss(
@@ -587,49 +607,74 @@ def misses(
     A true value stands for the interval up to the next one: each bound takes the end at which it
     is larger. ``beyond`` bounds what tails outside their windows add in all.
     """
-    least_tail = min(_NEGLIGIBLE, beyond / (4 * len(widths)))
     values = true_values(float(least.min()), float(least.max()))
-    first, last = values[:-1], values[1:]
-    size = len(first)
-    direct, alone, again = (np.zeros((len(widths), size)) for _ in range(3))
-    low = np.full((len(widths), size), 0.0)
-    reached, before, end = np.ones(size), np.full(size, math.inf), size
-    for level, (width, smallest) in enumerate(zip(widths, least, strict=True)):
-        reach = _reach(levels, level, least_tail)
-        # below, the level is not passed; above, the level before is not passed by
-        near = slice(int(np.searchsorted(last, smallest - reach)), end)
-        here, there = smallest - last[near], smallest - first[near]  # thresholds of z_n, both ends
-        edge = np.maximum(here, width)
-        high = alone[level, near] = upper(levels, level, edge)
-        if level:
-            high = np.minimum(high, after(levels, level, edge, before[near], reached[near]))
-        direct[level, near] = np.minimum(high, reached[near])
-        if level + 1 < len(widths):
-            finer = np.maximum(least[level + 1] - first[near], widths[level + 1])
-            again[level, near] = not_again(levels, level, edge, finer)
-        if end < size:  # values that stopped before; here only for the chains of _least_cut
-            alone[level, end:] = upper(levels, level, np.array([width]))
-            if level + 1 < len(widths):
-                ends = np.array([width]), np.array([widths[level + 1]])
-                again[level, end:] = not_again(levels, level, *ends)
-        below = upper(levels, level, np.array([width])) - lower(levels, level, -here)
-        low[level, near] = np.where(here < -width, np.clip(below, 0.0, reached[near]), 0.0)
-        if signed:
-            low[level] += upper(levels, level, smallest + first)
-        passed = np.where(there < 0, upper(levels, level, np.maximum(-there, 0)), 1.0)
-        reached = np.where(first > smallest, least_tail, 1.0)
-        reached[near] = passed
-        before = smallest - first
-        end = int(np.searchsorted(first, smallest + reach))
-    total = low.sum(axis=0) + _least_cut(direct, alone, again)
-    return direct + low, total + 4 * len(widths) * least_tail
+    least_tail = _least_tail(len(widths), beyond)
+    return _misses(levels, widths, least, (values[:-1], values[1:]), least_tail, signed=signed)
 
 
-def _reach(levels: NoiseLevels, level: int, least_tail: float) -> float:
-    """A distance that noise of this level exceeds with a negligible chance only."""
+def _least_tail(count: int, beyond: float) -> float:
+    """What a tail outside its window may add, of so many levels."""
+    return min(_NEGLIGIBLE, beyond / (4 * count))
+
+
+def _misses(
+    levels: NoiseLevels,
+    widths: Floats,
+    least: Floats,
+    ends: tuple[Floats, Floats],
+    least_tail: float,
+    *,
+    signed: bool,
+) -> tuple[Floats, Floats]:
+    """The bounds of :func:`misses` for intervals of true values, ascending.
+
+    Rows are levels. Those that have a window here are computed together; outside their windows
+    what is computed is left out.
+    """
+    first, last = ends
+    count, size = len(widths), len(first)
+    if size > _BLOCK:  # so much stays in the caches of a processor
+        blocks = zip(*(np.array_split(end, size // _BLOCK + 1) for end in ends), strict=True)
+        done = [_misses(levels, widths, least, b, least_tail, signed=signed) for b in blocks]
+        return np.hstack([parts for parts, _ in done]), np.hstack([total for _, total in done])
     folds = -math.log(least_tail)
     far = folds if levels.law == "laplace" else math.sqrt(2 * folds)
-    return float(levels.scales[level]) * far + 2
+    every, reach = np.arange(count), levels.scales * far + 2  # noise exceeds this almost never
+    # before a window, the level is not passed; after it, the level before is not passed by
+    start = np.searchsorted(last, least - reach)[:, None]
+    end = np.append(size, np.searchsorted(first, (least + reach)[:-1]))[:, None]
+    some = np.flatnonzero(end > start)
+    rows = slice(int(some.min(initial=count)), int(some.max(initial=-1)) + 1)
+    level, smallest, width = every[rows, None], least[rows, None], widths[rows, None]
+    inside = (np.arange(size) >= start[rows]) & (np.arange(size) < end[rows])
+    here, there = smallest - last, smallest - first  # thresholds of z_n, both ends
+    edge = np.maximum(here, width)
+    high, single = upper(levels, level, edge), upper(levels, every, widths)
+    beyond = np.where(first > np.append(math.inf, least)[: rows.stop + 1, None], least_tail, 1.0)
+    passed = np.where(there < 0, upper(levels, level, np.maximum(-there, 0)), 1.0)
+    passed = np.where(inside, passed, beyond[rows.start + 1 :])
+    reached = np.vstack([beyond[rows.start : rows.start + 1], passed])[:-1]
+    direct, later = high.copy(), slice(int(rows.start == 0), None)
+    above, before = edge[later], least[level[later] - 1] - first
+    jumped = after(levels, level[later], above, before, reached[later], high[later])
+    direct[later] = np.minimum(high[later], jumped)
+    below = single[rows, None] - lower(levels, level, -here)
+    low = np.where(here < -width, np.clip(below, 0.0, reached), 0.0)
+    coarse = slice(0, count - 1 - rows.start)
+    next_one = level[coarse] + 1
+    finer = np.maximum(least[next_one] - first, widths[next_one])
+    again = not_again(levels, level[coarse], edge[coarse], finer, high[coarse])
+    ended = np.arange(size) >= end  # stopped before; only for the chains of _least_cut
+    always = np.zeros(count)
+    always[:-1] = not_again(levels, every[:-1], widths[:-1], widths[1:], single[:-1])
+    tables = [np.zeros((count, size)) for _ in range(2)]
+    tables += [np.where(ended, chances[:, None], 0.0) for chances in (single, always)]
+    for table, bounds in zip(tables, (np.minimum(direct, reached), low, high, again), strict=True):
+        np.copyto(table[rows][: len(bounds)], bounds, where=inside[: len(bounds)])
+    if signed:
+        tables[1] += upper(levels, every[:, None], least[:, None] + first)
+    total = tables[1].sum(axis=0) + _least_cut(tables[0], *tables[2:])
+    return tables[0] + tables[1], total + 4 * count * least_tail
 
 
 def _least_cut(direct: Floats, alone: Floats, again: Floats) -> Floats:

@@ -34,7 +34,7 @@ from expost.analytics.contribution import MOST_UNITS, TOTAL, Measure
 from expost.analytics.pricing import AUTO, CheckedCount, in_unit
 from expost.analytics.private_keys import check_delta_and_cap
 from expost.analytics.refinement_goals import GIVEN, RACE, Wanted
-from expost.analytics.refinement_noise import check_confidence, check_within
+from expost.analytics.refinement_noise import check_confidence, check_rule, check_within
 from expost.budget.charging import LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
@@ -317,11 +317,12 @@ def _default_grid(low: Fraction, high: Fraction) -> Fraction:
 
 
 def check_request(
-    data: Any, request: Mapping[str, Any], *, open_table: bool = True
+    data: Any, request: Mapping[str, Any], *, open_table: bool = True, ruled: bool = True
 ) -> CheckedCount:
     """Check all settings, open the table and compile the query; reads no rows.
 
-    With ``open_table=False`` nothing is opened (plans and prices).
+    With ``open_table=False`` nothing is opened (plans and prices). Quantiles, which are not
+    ``ruled``, have no stop rule.
     """
     asked = completed(request)
     delta, keys, cap = asked["delta"], asked["keys"], asked["max_groups_per_user"]
@@ -364,7 +365,7 @@ def check_request(
         and not asked["one_row_per_user"],
     )
     _check_top(checked)
-    _try_jobs(checked)
+    _try_jobs(checked, whole=open_table and ruled)
     if isinstance(data, Mapping):
         if measure.kind != "users" or by or checked.where:
             raise InvalidInput("data", "counts", "rows, sums, groups and conditions need a table")
@@ -441,6 +442,7 @@ def _wanted(measure: Measure, asked: Mapping[str, Any]) -> Wanted:
     if measure.kind == "mean" and asked["rule"] != "confidence":
         raise InvalidInput("rule", asked["rule"], "means know only 'confidence'")
     rule = asked["rule"]
+    check_rule(rule)
     return Wanted(float(relative), None, float(confidence), rule, measure.signed, answered)
 
 
@@ -475,12 +477,18 @@ def _total(epsilon: Fraction, delta: float | None, private_keys: bool) -> Fracti
     return in_unit(epsilon, delta / 2 if private_keys else delta)
 
 
-def _try_jobs(request: CheckedCount) -> None:
-    """Build the job for the smallest caps; larger ones are chosen only if their job fits."""
+def _try_jobs(request: CheckedCount, *, whole: bool) -> None:
+    """Build the job for the smallest caps; larger ones are chosen only if their job fits.
+
+    If not ``whole``, its levels only: a rule may take long.
+    """
     tried = request.with_rows(1) if request.chooses_rows else request
     most = 1 if request.cap == AUTO else request.cap
     assert not isinstance(most, str)
-    tried.job(tried.groups_or_cap(most), most)
+    if whole:
+        tried.job(tried.groups_or_cap(most), most)
+    else:
+        tried.check_levels(most)
     if request.private:
         for cap in {most, max(request.caps_that_fit())} if request.cap == AUTO else {most}:
             assert cap is not None

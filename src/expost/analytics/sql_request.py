@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from expost.analytics import contribution
 from expost.analytics.asked_before import plain_settings, source_identity, without_errors
-from expost.analytics.count_plan import SIZES, SizePlan, size_plan
+from expost.analytics.count_plan import SIZES, SizePlan, size_plan, smallest_size
 from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
 from expost.analytics.quantile_request import (
     CheckedQuantile,
@@ -466,11 +466,15 @@ def query_question(text: str, asked: Mapping[str, Any]) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """One aggregate: its share of the total, and what groups of some sizes would need."""
+    """One aggregate: its share of the total, and what groups of some sizes would need.
+
+    ``smallest`` is the size from which on all are answered; None for quantiles.
+    """
 
     label: str
     share: float
     sizes: tuple[SizePlan, ...]
+    smallest: float | None = None
 
 
 @dataclass(frozen=True)
@@ -514,12 +518,17 @@ def _quantile_plan(size: int, job: QuantileJob) -> SizePlan:
 
 
 def plan_query(
-    question: Any, /, *, sizes: Sequence[int] = SIZES, **request: Unpack[SqlRequest]
+    question: Any,
+    /,
+    *,
+    sizes: Sequence[int] = SIZES,
+    draft: bool = False,
+    **request: Unpack[SqlRequest],
 ) -> SqlPlan:
     """Plan a query: the share of every aggregate, and what groups of some sizes would need.
 
     Caps that will be chosen privately are assumed: 10 groups per person and 10 rows per person and
-    group.
+    group. A ``draft`` is made at once; what it says cannot be answered cannot be.
     """
     checked = check_query(question, request)
     base = checked.base
@@ -530,15 +539,16 @@ def plan_query(
     for number, part in enumerate(checked.compiled.parts):
         asked = checked.requests[number]
         share: Fraction = asked.total
-        asked = asked.assumed()
+        asked = asked.assumed().drafted() if draft else asked.assumed()
         if part.ranks:
             capped = replace(asked, cap=most, keys=asked.keys or ("all",), chooses_rows=False)
             attempt = checked.quantile(number, capped).job(capped, known, most)
-            planned = tuple(_quantile_plan(size, attempt) for size in sizes)
+            planned, smallest = tuple(_quantile_plan(size, attempt) for size in sizes), None
         else:
             job, whole = asked.job(known, most), asked.counting_total(most)
             planned = tuple(size_plan(size, asked, job, whole) for size in sizes)
-        parts.append(PartPlan(part.label, float(share), planned))
+            smallest = smallest_size(asked, job, whole)
+        parts.append(PartPlan(part.label, float(share), planned, smallest))
     return SqlPlan(
         "epsilon" if base.delta is None else "rho",
         float(base.total),

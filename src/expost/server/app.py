@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 
 from expost._version import __version__
 from expost.server import pages
-from expost.server.api.access import Guard, cookie_person
+from expost.server.api.access import AnsweredCalls, Guard, cookie_person
 from expost.server.api.routes import router
 from expost.server.pages.rendering import go, page
 from expost.server.people.accounts import Person
@@ -50,11 +50,18 @@ _TITLES = {
 }
 
 
-def create_app(settings: ServerSettings, *, run: bool = True, tracer: Any = None) -> FastAPI:
+def create_app(
+    settings: ServerSettings,
+    *,
+    run: bool = True,
+    tracer: Any = None,
+    answered: AnsweredCalls | None = None,
+) -> FastAPI:
     """Return the application of a server; ``app.state.service`` is its :class:`.Service`.
 
     ``run`` says whether this process runs queued requests; its threads start with the application.
-    ``tracer`` is one of OpenTelemetry, which is told of calls.
+    ``tracer`` is one of OpenTelemetry, which is told of calls. ``answered`` counts them together
+    with other processes.
     """
     service = Service(settings)
 
@@ -77,14 +84,15 @@ def create_app(settings: ServerSettings, *, run: bool = True, tracer: Any = None
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    app.state.service = service
+    app.state.service, app.state.answered = service, answered or AnsweredCalls()
     app.include_router(router)
     for module in pages.MODULES:
         app.include_router(module.router, include_in_schema=False)
     for error in (ExpostError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _tell)
     hosts, secure = settings.allowed_hosts, settings.cookies_secure
-    app.add_middleware(Guard, hosts=hosts, secure=secure, tracer=tracer)
+    counted = app.state.answered
+    app.add_middleware(Guard, hosts=hosts, secure=secure, answered=counted, tracer=tracer)
     return app
 
 

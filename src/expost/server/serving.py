@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 from expost.errors import MissingExtra
 from expost.execution.workers import forks_of
+from expost.server.api.access import AnsweredCalls
 from expost.server.app import create_app
 from expost.server.jobs import WARM
 from expost.server.jobs.prices import PoolOffer, price_pool
@@ -158,19 +159,22 @@ def listen(
     offer = PoolOffer(pool)
     settings = replace(settings, pool=offer.address if settings.pricers else None)
 
-    def begin() -> Any:
-        child = context.Process(target=_listen_beside, args=(settings, proxies, shared, alive, log))
+    numbers = context.RawArray("Q", processes * AnsweredCalls.CLASSES)
+
+    def begin(position: int) -> Any:
+        given = settings, proxies, shared, alive, log, AnsweredCalls(numbers, position)
+        child = context.Process(target=_listen_beside, args=given)
         child.start()
         return child
 
     pool.warm()
-    children = [begin() for _ in range(processes)]
+    children = [begin(position) for position in range(processes)]
     while not ending.is_set():
         wait([child.sentinel for child in children], timeout=0.2)
         for position, child in enumerate(children):
             if not child.is_alive() and not ending.wait(_PAUSE):
                 with suppress(OSError, EOFError):  # what forks them has died as well: soon again
-                    children[position] = begin()
+                    children[position] = begin(position)
     _end(children)
     offer.close()
     pool.close()
@@ -189,14 +193,19 @@ def _end(children: list[Any]) -> None:
 
 
 def _listen_beside(
-    settings: ServerSettings, proxies: list[str], shared: Any, alive: Any, log: dict[str, bool]
+    settings: ServerSettings,
+    proxies: list[str],
+    shared: Any,
+    alive: Any,
+    log: dict[str, bool],
+    answered: AnsweredCalls,
 ) -> None:
     """In a process of several: serve on the shared socket while the first process lives."""
     os.umask(0o077)
     set_logging(**log)
     LimitedConnection.most = most_connections()
     threading.Thread(target=_follow, args=(alive,), daemon=True).start()
-    app = create_app(settings, tracer=server_tracer())
+    app = create_app(settings, tracer=server_tracer(), answered=answered)
     uvicorn.Server(uvicorn.Config(app, **_options(settings, proxies))).run(sockets=[shared])
 
 

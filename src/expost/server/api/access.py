@@ -15,9 +15,8 @@ import json
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, MutableMapping, MutableSequence
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -161,19 +160,45 @@ async def priced(request: Request, call: Callable[..., Result], *arguments: Any)
         watching.cancel()
 
 
+class AnsweredCalls:
+    """Numbers of answered calls by class of status, summed over the processes of a server.
+
+    ``numbers`` is memory that the processes share, and ``row`` the part in which this process
+    alone counts, as the one did that it replaces.
+    """
+
+    CLASSES = 6
+
+    def __init__(self, numbers: MutableSequence[int] | None = None, row: int = 0) -> None:
+        self._numbers = [0] * self.CLASSES if numbers is None else numbers
+        self._first = row * self.CLASSES
+
+    def add(self, status: int) -> None:
+        """Count a call that this process has answered."""
+        self._numbers[self._first + status // 100] += 1
+
+    def total(self, group: int) -> int:
+        """Return how many calls all processes have answered with a status of this class."""
+        return sum(self._numbers[group :: self.CLASSES])
+
+
 class Guard:
     """Checks and limits around the application; ``answered`` counts calls by class of status.
 
     Calls about one request or data set are left out.
     """
 
-    answered: ClassVar[Counter[int]] = Counter()
-
     def __init__(
-        self, app: App, *, hosts: frozenset[str], secure: bool, tracer: Any = None
+        self,
+        app: App,
+        *,
+        hosts: frozenset[str],
+        secure: bool,
+        answered: AnsweredCalls,
+        tracer: Any = None,
     ) -> None:
         self._app, self._hosts, self._tracer = app, hosts, tracer
-        Guard.answered.clear()
+        self._answered = answered
         self._headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         if secure:
             self._headers.append((b"strict-transport-security", b"max-age=31536000"))
@@ -189,6 +214,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"] = body.status or message["status"]
+                # How often a request is looked at, and found, depends on its run.
+                if "{" not in getattr(scope.get("route"), "path", "-"):
+                    self._answered.add(status)
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = [pair for pair in self._headers if pair[0] not in present]
                 message["headers"] = [*message["headers"], *extra]
@@ -212,8 +240,6 @@ class Guard:
             # No query, no headers, no body: they may hold secrets. No duration of data scans.
             route = getattr(scope.get("route"), "path", "-")
             milliseconds = (time.perf_counter() - began) * 1000
-            if "{" not in route:  # how often a request is looked at, and found, depends on its run
-                self.answered[status // 100] += 1
             fields = {"method": scope["method"], "route": route, "status": status}
             words = f"{scope['method']} {route} {status} {milliseconds:.0f} ms"
             log.info(words, extra={"fields": fields | {"milliseconds": round(milliseconds)}})

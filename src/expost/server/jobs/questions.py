@@ -17,7 +17,7 @@ from typing import Any
 
 from expost.analytics.count_plan import SIZES, plan_count
 from expost.analytics.count_result import CountResult
-from expost.analytics.pricing import CheckedCount, CountPrice, price_request
+from expost.analytics.pricing import ASSUMED_ROWS, AUTO, CheckedCount, CountPrice, price_request
 from expost.analytics.quantile_request import CheckedQuantile, price_quantile
 from expost.analytics.quantiles import QuantileProgress, QuantileResult, run_quantile
 from expost.analytics.query import run_request
@@ -44,7 +44,6 @@ from expost.server.jobs.error_questions import (
 from expost.server.jobs.sql_questions import (
     build_quantile,
     build_query,
-    look_at_step,
     plan_quantiles,
     plan_sql,
     read_query,
@@ -133,10 +132,11 @@ def _with_epsilon(facts: Mapping[str, Any], question: dict[str, Any]) -> dict[st
     if question["epsilon"] is None and question["kind"] in _PLANS:
         size = (int(question["size"]),)
 
-        def plan_at(epsilon: float) -> dict[str, Any]:
-            return _PLANS[question["kind"]](facts, question | {"epsilon": epsilon}, size)
+        def plan_at(epsilon: float, *, draft: bool) -> dict[str, Any]:
+            asked = question | {"epsilon": epsilon}
+            return _PLANS[question["kind"]](facts, asked, size, draft=draft)
 
-        question["epsilon"] = smallest_epsilon(lambda step: look_at_step(step, plan_at))
+        question["epsilon"] = smallest_epsilon(plan_at)
     elif question["epsilon"] is None:
         question["epsilon"] = _cheapest(
             _groups(question), question["size"], _plannable(facts, question)
@@ -251,28 +251,40 @@ def _plannable(facts: Mapping[str, Any], question: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=4096)
 def _plan(
-    groups: int | None, sizes: tuple[int, ...], epsilon: float, request: str
+    groups: int | None, sizes: tuple[int, ...], epsilon: float, request: str, draft: bool = False
 ) -> dict[str, Any]:
     """A plan; the cache holds public numbers only."""
-    return plan_count(groups=groups, sizes=sizes, epsilon=epsilon, **json.loads(request)).as_dict()
+    asked = json.loads(request) | {"epsilon": epsilon}
+    return plan_count(groups=groups, sizes=sizes, draft=draft, **asked).as_dict()
 
 
 @lru_cache(maxsize=4096)
 def _cheapest(groups: int | None, size: int, request: str) -> float:
     """The smallest ε of a fine grid at which the plan answers all groups of a size."""
 
-    def look(step: int) -> tuple[bool, int]:
-        return look_at_step(step, lambda epsilon: _plan(groups, (size,), epsilon, request))
+    def plan_at(epsilon: float, *, draft: bool) -> dict[str, Any]:
+        return _plan(groups, (size,), epsilon, request, draft)
 
-    return smallest_epsilon(look, _first_guess(size, json.loads(request)))
+    return smallest_epsilon(plan_at, _first_guess(size, json.loads(request)))
 
 
 def _first_guess(size: int, request: Mapping[str, Any]) -> float:
     """Where a search begins: noise whose tail is the wanted error, if no one shares ε."""
     try:
-        error = request["plus_minus"] or (request["within"] or 0.1) * size
+        error, rows = request["within"] or 0.1, request["max_rows_per_user"]
         folds = max(0.1, -math.log(1 - min(request["confidence"], 1 - 1e-9)))
-        guess = 1.3 * folds * (request["max_groups_per_user"] or 1) / error
+        most = request["max_groups_per_user"] or 1
+        if request["kind"] == "mean":
+            low, high = request["bounds"]
+            wanted = request["plus_minus"] or error * max(abs(low + high) / 2, (high - low) / 4)
+            error = wanted / (high - low) * size
+        else:
+            error = request["plus_minus"] or error * size
+        folds *= ASSUMED_ROWS if rows == AUTO else rows or 1
+        guess, delta = 1.3 * folds * most / error, request["delta"]
+        if delta is not None:
+            rho = most * (0.85 * folds / error) ** 2 / 2
+            guess = rho + 2 * math.sqrt(-rho * math.log(delta))
         return guess if 0 < guess < math.inf else 0.1
     except (ArithmeticError, TypeError, ValueError):  # the look says which field is not valid
         return 0.1

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from expost.analytics.count_plan import SIZES
@@ -34,6 +34,7 @@ from expost.tables.typed_columns import ibis_module
 _SMALLEST = 1e-4
 STEPS = 420  # seven decades; neighbouring ε differ by about four per cent
 _PER_DECADE = 60
+_GUIDED = 4  # looks that go where the one before says
 _TOO_LITTLE = ("epsilon", "plus_minus", "max_group_epsilon")  # what a small ε is refused for
 _PARTS_OF_SELECT = ("by", "where", "column", "count_rows", "at")
 
@@ -43,24 +44,37 @@ def epsilon_at(step: int) -> float:
     return float(f"{_SMALLEST * 10 ** (step / _PER_DECADE):.3g}")
 
 
-def smallest_epsilon(look: Callable[[int], tuple[bool, int]], first: float = 0.1) -> float:
+def smallest_epsilon(plan_at: Callable[..., dict[str, Any]], first: float = 0.1) -> float:
     """Return the smallest ε of the grid at which a plan answers all groups.
 
-    ``look`` says whether the ε of a step does, and which step is likely the smallest to do so.
-    Begins at ``first``, a guess, goes on with growing steps in the direction that a look tells, and
-    halves the interval as soon as it knows both ends.
+    ``plan_at`` returns the plan at an ε, or a draft of it: smaller ε than those at which the draft
+    answers all groups are not looked at again. ``first`` is a guess.
     """
-    low, high, stride = 0, STEPS + 1, 1  # it is in low … high; the last: there is none
     step = min(max(round(_PER_DECADE * math.log10(first / _SMALLEST)), 0), STEPS)
+    least = 0
+    for draft in (True, False):
+        look = partial(look_at_step, plan_at=partial(plan_at, draft=draft))
+        step = least = smallest_step(look, step, least)
+    return epsilon_at(step)
+
+
+def smallest_step(look: Callable[[int], tuple[bool, int]], step: int, low: int) -> int:
+    """Return the smallest step from ``low`` on at which a plan answers all groups.
+
+    ``look`` says whether a step does, and which step is likely the smallest to do so. Begins at
+    ``step`` and goes on where a look says. After some looks, steps grow, and the interval is halved
+    if both ends are known.
+    """
+    known, high, looks = low, STEPS + 1, 0  # it is in low … high; the last: there is none
     while low < high:
         fits, likely = look(step)
-        low, high = (low, step) if fits else (step + 1, high)
-        if low > 0 and high <= STEPS:
+        low, high, looks = (low, step, looks + 1) if fits else (step + 1, high, looks + 1)
+        least = 2 ** max(0, looks - _GUIDED)
+        if least > 1 and low > known and high <= STEPS:
             step = (low + high) // 2
         else:
-            step = min(likely, step - stride) if fits else max(likely, step + stride)
+            step = min(likely, step - least) if fits else max(likely, step + least)
             step = min(max(step, low), high - 1)
-        stride *= 2
     if low > STEPS:
         raise InvalidInput(
             "within or plus_minus",
@@ -68,7 +82,7 @@ def smallest_epsilon(look: Callable[[int], tuple[bool, int]], first: float = 0.1
             "no ε up to 1000 gives it for groups of this "
             "size; accept a larger error, or ask about larger groups",
         )
-    return epsilon_at(low)
+    return low
 
 
 def look_at_step(step: int, plan_at: Callable[[float], dict[str, Any]]) -> tuple[bool, int]:
@@ -83,6 +97,10 @@ def look_at_step(step: int, plan_at: Callable[[float], dict[str, Any]]) -> tuple
             raise
         return False, step + _PER_DECADE  # so small an ε has no plan for this error
     planned = plan["sizes"][0]
+    smallest = plan.get("smallest_size_for_all")
+    if smallest:  # noise, and with it the smallest group, falls with ε
+        ratio = min(max(smallest / planned["size"], 1e-9), 1e9)
+        return planned["groups"] is None, step + math.ceil(_PER_DECADE * math.log10(ratio))
     if planned["cost"] is None:
         return False, step + _PER_DECADE
     needed = planned["cost"] * plan["max_groups_per_user"] / plan["for_values"]
@@ -219,26 +237,31 @@ def build_query(
 
 
 def plan_sql(
-    facts: Mapping[str, Any], question: Mapping[str, Any], sizes: tuple[int, ...] = ()
+    facts: Mapping[str, Any],
+    question: Mapping[str, Any],
+    sizes: tuple[int, ...] = (),
+    *,
+    draft: bool = False,
 ) -> dict[str, Any]:
     """Return the plan of a query: what all parts together need for groups of some sizes."""
     sizes = sizes or tuple(sorted({*SIZES, int(question["size"])}))
     planned: dict[str, Any] = json.loads(
-        _plan_sql(json.dumps([dict(facts), dict(question)]), sizes)
+        _plan_sql(json.dumps([dict(facts), dict(question)]), sizes, draft)
     )
     return planned
 
 
 @lru_cache(maxsize=1024)
-def _plan_sql(asked: str, sizes: tuple[int, ...]) -> str:
+def _plan_sql(asked: str, sizes: tuple[int, ...], draft: bool) -> str:
     """A plan as a text; the cache holds public numbers only."""
     facts, question = json.loads(asked)
     options: dict[str, Any] = _options(facts, question) | {"epsilon": question["epsilon"]}
     options |= {"source": _sources(facts, opened=False), "sizes": sizes}
     try:
-        planned = plan_query(question["sql"], **options).as_dict()
+        plan = plan_query(question["sql"], draft=draft, **options)
     except InvalidInput as error:
         raise _named(error) from None
+    planned, smallest = plan.as_dict(), [part.smallest for part in plan.parts]
     together, most = [], planned["max_groups_per_user"]
     for index, size in enumerate(sizes):
         parts = [(part["sizes"][index], part["share"]) for part in planned["parts"]]
@@ -249,6 +272,9 @@ def _plan_sql(asked: str, sizes: tuple[int, ...]) -> str:
         cost = None if worst is None else worst * planned["total"]
         together.append({"size": size, "cost": cost, "groups": min(groups, default=None)})
     told = {"sizes": together, "for_values": planned["total"], "max_groups_per_user": most}
+    known_sizes = [size for size in smallest if size is not None]
+    if len(known_sizes) == len(smallest):
+        told["smallest_size_for_all"] = max(known_sizes)
     return json.dumps(planned | told)
 
 
@@ -276,9 +302,13 @@ def build_quantile(
 
 
 def plan_quantiles(
-    facts: Mapping[str, Any], question: Mapping[str, Any], sizes: tuple[int, ...] = ()
+    facts: Mapping[str, Any],
+    question: Mapping[str, Any],
+    sizes: tuple[int, ...] = (),
+    *,
+    draft: bool = False,
 ) -> dict[str, Any]:
-    """Return the plan of quantiles: what an attempt at groups of some sizes costs."""
+    """Return the plan of quantiles, or a draft: what an attempt at groups of some sizes costs."""
     sizes = sizes or tuple(sorted({*SIZES, int(question["size"])}))
     given = quantile_options(facts, question)
     left_out = ("by", "where", "user", "keys", "table", "delimiter")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
 from expost.certificates.document import certainty_text
-from expost.server.api.access import Guard, Server, check_csrf, cookie_person
+from expost.server.api.access import Server, check_csrf, cookie_person
 from expost.server.pages import amounts
 from expost.server.people.accounts import ALLOWED, Person
 from expost.server.problems import Conflict, NotFound, ServerProblem
@@ -64,8 +63,12 @@ def static(name: str) -> Response:
 
 
 @router.get("/metrics")
-def metrics(server: Server) -> Response:
-    """Return numbers for Prometheus; none depends on rows: no durations, outcomes or amounts."""
+def metrics(request: Request, server: Server) -> Response:
+    """Return numbers for Prometheus; none depends on rows: no durations, outcomes or amounts.
+
+    Calls are counted over all processes of this server.
+    """
+    answered = request.app.state.answered
     lines = [
         "# TYPE expost_build_info gauge",
         f'expost_build_info{{version="{__version__}"}} 1',
@@ -73,8 +76,7 @@ def metrics(server: Server) -> Response:
         f"expost_ready {int(not server.not_ready())}",
         "# TYPE expost_http_responses_total counter",
         *(
-            f'expost_http_responses_total{{class="{group}xx",process="{os.getpid()}"}} '
-            f"{Guard.answered[group]}"
+            f'expost_http_responses_total{{class="{group}xx"}} {answered.total(group)}'
             for group in range(1, 6)
         ),
     ]
