@@ -216,7 +216,7 @@ def test_a_row_on_which_the_module_raises_does_not_act_on_others_in_training(how
 def test_a_row_on_which_the_module_raises_does_not_act_on_others_in_scoring(how):
     X = np.random.default_rng(0).integers(0, 5, (1030, 4)) * 1.0
     module = Counts(how)
-    recipe = Recipe("own", "softmax", None, None, lambda: Counts(how))
+    recipe = Recipe("own", "softmax", None, None, lambda: Counts(how), centred=False)
     parameters = {
         name: value.detach().numpy().copy()
         for name, value in module.named_parameters()
@@ -282,7 +282,7 @@ def test_a_row_whose_error_the_module_catches_does_not_act_on_others():
     (wanted,) = trained(lambda: Catches().double(), X, np.where(np.arange(20) == 4, 9, y))
     (found,) = trained(lambda: Catches().double(), strange, y)
     assert np.allclose(found, wanted, rtol=1e-9, atol=1e-12)
-    recipe = Recipe("own", "softmax", None, None, lambda: Catches().double())
+    recipe = Recipe("own", "softmax", None, None, lambda: Catches().double(), centred=False)
     parameters = {
         name: value.detach().numpy() for name, value in Catches().double().named_parameters()
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import expost
 from expost.errors import InvalidInput
-from expost.features.columns import TableSchema
+from expost.features.columns import Column, TableSchema
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import Model, load_model
 from expost.tuning.model.released_model import Recipe
@@ -194,7 +196,9 @@ def test_frozen_layers_are_those_of_the_training() -> None:
     (found,) = Fleet(make, settings).train(
         X, y, randomness=SimulationRandomness(1), simulation=True
     )
-    model = Model(Recipe("nets:make", "softmax", UNIT, factory=make), found.parameters)
+    model = Model(
+        Recipe("nets:make", "softmax", UNIT, factory=make, centred=False), found.parameters
+    )
     for _ in range(3):
         torch.rand(1)
         assert (model.predict(X) == y).mean() > 0.9
@@ -220,7 +224,7 @@ def test_outputs_of_a_module_are_computed_row_by_row():
     a head without an axis for its one output is fine.
     """
     factory = _mixing_batch()
-    recipe = Recipe("mine:make", "logistic", UNIT, factory=factory)
+    recipe = Recipe("mine:make", "logistic", UNIT, factory=factory, centred=False)
     parameters = {"inner.weight": np.array([[1.0, -2.0]], "f4"), "inner.bias": np.zeros(1, "f4")}
     rows = np.random.default_rng(0).standard_normal((600, 2)).astype(np.float32)
     alone = recipe.outputs(parameters, rows)
@@ -389,3 +393,65 @@ def test_a_module_is_named_as_in_the_job(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.tolist() == [0, 1]
     with pytest.raises(InvalidInput, match="this is one module"):
         load_model(tmp_path, torch.nn.Linear(2, 2))
+
+
+def test_a_module_gets_numbers_from_minus_one_to_one_and_other_columns_as_they_are() -> None:
+    """As linear features have them; wide arrays and pictures stay from 0 to 1, tokens are whole."""
+    columns = (
+        Column.of("number", "age", (0, 100)),
+        Column.of("category", "town", ("a", "b")),
+        Column.of("boolean", "owner"),
+        Column.of("number", "debt", (-5, 5), "indicator"),
+    )
+    table = Recipe("nets:make", "softmax", TableSchema(columns, 2))
+    cells: list[np.ndarray] = [
+        np.array([0, 50, 100.0]),
+        np.array(["a", "b", "c"]),
+        np.array([True, False, True]),
+        np.array([np.nan, 5, -5]),
+    ]
+    encoded = table.schema.encode(cells)
+    before = encoded.copy()
+    shaped = table.shaped(encoded)
+    assert (encoded == before).all()
+    assert shaped.tolist() == [
+        [-1, 1, 0, 0, 1, 0, 1],
+        [0, 0, 1, 0, 0, 1, 0],
+        [1, 0, 0, 1, 1, -1, 0],
+    ]
+    for alone in range(3):
+        assert (table.shaped(encoded[alone : alone + 1]) == shaped[alone]).all()
+    wide = np.random.default_rng(0).random((2, 200))
+    for other in (
+        Recipe("softmax", "softmax", TableSchema(columns, 2)),
+        Recipe("nets:make", "softmax", TableSchema.plain(((0, 1),), 200, 2)),
+        Recipe("cnn", "softmax", TableSchema.plain(((0, 1),), 200, 2), (200,)),
+        Recipe("nets:make", "softmax", TableSchema.plain(((0, 9),), 200, 2, None, True)),
+        replace(table, centred=False),
+    ):
+        rows = before if other.schema.names is not None else wide
+        assert (other.shaped(rows) == rows).all()
+
+
+def test_a_module_of_an_older_file_gets_numbers_from_0_to_1(tmp_path: Path) -> None:
+    """Its file does not say how its numbers are scaled."""
+    torch = pytest.importorskip("torch")
+
+    def make() -> object:
+        return torch.nn.Linear(1, 2)
+
+    recipe = Recipe("nets:make", "softmax", TableSchema.plain(((0.0, 4.0),), 1, 2), factory=make)
+    saved = Model(
+        recipe, {"weight": np.array([[1.0], [0.0]], "f4"), "bias": np.array([0.0, 0.1], "f4")}
+    )
+    saved.save(tmp_path / "new.npz")
+    X = [[0.0], [1.0], [3.0]]
+    assert saved.predict(X).tolist() == [1, 1, 0]
+    assert load_model(tmp_path / "new.npz", make).predict(X).tolist() == [1, 1, 0]
+    with np.load(tmp_path / "new.npz") as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    name = next(key for key, value in arrays.items() if value.dtype.kind == "U")
+    header = json.loads(str(arrays[name]))
+    assert header.pop("centred") is True
+    np.savez(tmp_path / "old.npz", **{**arrays, name: np.array(json.dumps(header))})
+    assert load_model(tmp_path / "old.npz", make).predict(X).tolist() == [1, 0, 0]

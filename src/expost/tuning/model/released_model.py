@@ -41,7 +41,7 @@ from expost.training.lattice_rows import ROW_BITS, CompactRows, rounded_rows
 from expost.tuning.request.factories import FeatureFunction, factory_of, takes
 from expost.tuning.request.settings import Settings
 from expost.tuning.request.tune_request import LINEAR
-from expost.tuning.rows.job_columns import features_for
+from expost.tuning.rows.job_columns import features_for, scaled_numbers
 from expost.tuning.rows.job_tables import cells_for
 
 PART = 512
@@ -58,6 +58,7 @@ class Recipe:
     input_shape: tuple[int, ...] | None = None
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
     features: Features | None = None
+    centred: bool = True  # False: in a file of a version whose modules got numbers from 0 to 1
 
     @classmethod
     def of(
@@ -122,9 +123,13 @@ class Recipe:
         return rows.astype(np.int64) if self.schema.integers else rows
 
     def shaped(self, X: Array) -> Array:
-        """Reshape scaled rows to the model's input."""
+        """Return scaled rows as a module takes them: numbers of a table centred, or reshaped."""
         if self.input_shape is None:
-            return X
+            if not self.centred or self.kind in LINEAR or self.schema.integers:
+                return X
+            rows, middle = np.array(X), [place for place, *_ in scaled_numbers(self.schema)]
+            rows[:, middle] = 2 * rows[:, middle] - 1  # every row by itself
+            return rows
         if int(np.prod(self.input_shape)) != X.shape[1]:
             raise InvalidInput(
                 "model.input_shape",
@@ -272,6 +277,7 @@ class Model:
             "arguments": dict(getattr(recipe.factory, "arguments", {})),
             "features": None if recipe.features is None else recipe.features.as_dict(),
             "passed": self.passed,
+            "centred": recipe.centred,
         }
         write_model(Path(path), header, self.parameters)
 
@@ -322,6 +328,7 @@ def load_model(
         TableSchema.from_dict(header["table"]),
         None if shape is None else tuple(shape),
         features=None if (known := header.get("features")) is None else _trusted(known, functions),
+        centred=bool(header.get("centred", False)),
     )
     if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":

@@ -362,8 +362,7 @@ def _forward(recipe: Recipe, module: Any, rows: Any) -> Any:
             raise unfit(
                 f"raised {_text(error)} {given}",
                 "it has an Embedding, which takes whole numbers such as token ids: "
-                "set data.integers = true (--integers), so that the columns are not scaled to "
-                "[0, 1]",
+                "set data.integers = true (--integers), so that the columns are not scaled",
             ) from None
         shape = (
             "the rows are flat; if the model takes another shape, set model.input_shape "

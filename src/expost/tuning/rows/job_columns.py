@@ -131,9 +131,15 @@ def features_for(
             return OrientedGradients(sides, norm=norm)
     named = schema.names is not None
     bins = BINS if wanted == "auto" and named and not regression else 0
-    numbers = [] if not named and schema.width >= _WIDE else numbers_among(schema.columns)
+    numbers = scaled_numbers(schema)
     logarithm = wanted == "auto" and named and not regression
     return EncodedColumns(schema.width, tuple(numbers), bins, logarithm, norm=norm)
+
+
+def scaled_numbers(schema: TableSchema) -> list[tuple[int, float, float]]:
+    """Return position and bounds of the numbers that a model gets between −1 and 1."""
+    sparse = schema.names is None and schema.width >= _WIDE
+    return [] if sparse else numbers_among(schema.columns)
 
 
 def picture_sides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
