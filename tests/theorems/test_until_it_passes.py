@@ -7,7 +7,7 @@ directions, where ε̃(o) = ε_i of the look at which o stopped.
 
 With held-out rows the joint law of all that leaves is enumerated: the model, whether it passed, its
 noisy count and, after a miss, the score that is told; for neighbours who train and for neighbours
-who are held out.
+who are held out. Two trainings, and Algorithm 2 after their misses, are enumerated together.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from expost.selection.held_out import rates_of
 from tests.selection.test_held_out import below, noise_law
+from tests.theorems.test_attempts import TwoAttempts
 
 STEPS, VALUES = 3, 3
 Law = dict[tuple[int, ...], float]
@@ -178,3 +179,60 @@ def test_telling_a_score_for_nothing_would_be_wrong() -> None:
     assert max(math.log(mass / plain[1][key]) for key, mass in plain[0].items()) == pytest.approx(
         LEVELS[-1]
     )
+
+
+def paths_then_an_attempt(
+    generator: np.random.Generator, *, miss: float = 1.0
+) -> tuple[float, float]:
+    """Return Σ (A − e^{ε̃}A′)₊ over all that leaves a job, and its δ.
+
+    Two trainings, the second only after a miss of the first, which releases its last model, and
+    then Algorithm 2: what a network with a grid does. ``miss``: the part of a miss that is charged.
+    """
+    laws = [prefix_laws(generator) for _ in range(2)]
+    ratios = [
+        [max(abs(math.log(x[key] / y[key])) for key in x) for x, y in zip(*pair, strict=True)]
+        for pair in laws
+    ]
+    epsilons = [np.maximum.accumulate(0.9 * np.array(most)).tolist() for most in ratios]
+    passed = [{key for law in one for key in law if generator.random() < 0.3} for one, _ in laws]
+    levels = [0.3, 0.8]
+    chances = [(p, min(p * math.exp(e), 1.0)) for p, e in zip((0.2, 0.3), levels, strict=True)]
+    attempt = TwoAttempts(levels, chances, [0.2, 0.2])
+    prices, swap = attempt.charges(0.2), bool(generator.integers(2))
+    sides = (1, 0) if swap else (0, 1)
+    total, delta = 0.0, 0.0
+    before = [(1.0, 1.0, 0.0)]  # masses of histories without a pass, and what they were charged
+    for prefixes, mine, stops in zip(laws, epsilons, passed, strict=True):
+        one, two = prefixes[sides[0]], prefixes[sides[1]]
+        delta += sum(hockey_stick(one[i], two[i], mine[i]) for i in range(STEPS))
+        missed = []
+        for outcome in itertools.product(range(VALUES), repeat=STEPS):
+            look = next((i for i in range(1, STEPS + 1) if outcome[:i] in stops), 0)
+            if look and outcome[look:] != (0,) * (STEPS - look):
+                continue  # each stopped prefix once
+            key = outcome[: look or STEPS]
+            first, second = one[len(key) - 1][key], two[len(key) - 1][key]
+            for a, b, paid in before:
+                if look:
+                    bound = math.exp(paid + mine[look - 1])
+                    total += max(0.0, a * first - bound * b * second)
+                else:
+                    missed.append((a * first, b * second, paid + miss * mine[-1]))
+        before = missed
+    here, there = attempt.law(0.2, sides[0]), attempt.law(0.2, sides[1])
+    for a, b, paid in before:
+        for chance, other, price in zip(here, there, prices, strict=True):
+            total += max(0.0, a * chance - math.exp(paid + price) * b * other)
+    return total, delta
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_trainings_and_then_an_attempt_cost_the_sum(seed: int) -> None:
+    total, delta = paths_then_an_attempt(np.random.default_rng(seed))
+    assert total <= delta + 1e-12
+
+
+def test_a_miss_before_attempts_that_costs_nothing_would_be_wrong() -> None:
+    pairs = [paths_then_an_attempt(np.random.default_rng(seed), miss=0.0) for seed in range(20)]
+    assert any(total > delta + 1e-3 for total, delta in pairs)

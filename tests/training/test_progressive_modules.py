@@ -17,7 +17,12 @@ from expost.privacy.guarantees import ZCDP
 from expost.randomness.source import RunKey
 from expost.selection.noise_path import PathLevel
 from expost.training.progressive import ProgressivePath
-from expost.training.progressive_modules import FEW_STEPS, MANY_STEPS, ModuleTraining
+from expost.training.progressive_modules import (
+    FEW_STEPS,
+    FINE_TUNING,
+    MANY_STEPS,
+    ModuleTraining,
+)
 
 KEY = RunKey(bytes(range(32)), simulated=True)
 
@@ -206,3 +211,17 @@ def test_what_cannot_be_a_direction_moves_nothing():
     assert np.isfinite(descent.released).all()
     descent.move(np.ones(len(same)), 1.0)
     assert np.isfinite(descent.weights).all()
+
+
+def test_steps_of_a_fine_tuned_module_are_short_where_the_average_is_noise():
+    """The length is the rule's times a power of the signal's share, which is measured."""
+    descent = ModuleTraining(network, "softmax", 100, rule=FINE_TUNING).start(KEY)
+    generator = np.random.default_rng(2)
+    gradient, lengths = generator.normal(size=len(descent.weights)), []
+    for noise in (100.0, 100.0, 0.1, 0.01, 0.001, 0.0001):
+        before = descent.weights
+        descent.move(gradient + noise * generator.normal(size=len(before)), noise)
+        lengths.append(float(np.linalg.norm(descent.weights - before)))
+    assert max(lengths[:2]) < 0.4 * FINE_TUNING.length
+    assert lengths[-1] == pytest.approx(FINE_TUNING.length, rel=0.01)
+    assert max(lengths) <= FINE_TUNING.length * (1 + 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from expost import SimulationRandomness
 from expost.certificates.verify import run_checks
 from expost.errors import InvalidInput
 from expost.features import Encoder
+from expost.selection.above_threshold import PlannedAttempt, PlannedPath
+from expost.selection.noise_path import _total_delta
+from expost.tuning.plan.strategies import PATH_SHARE
 
 ROWS = 2400
 
@@ -115,3 +119,52 @@ def test_an_odd_row_changes_no_failure(value):
     odd[17] = value
     here, there = (tuned(rows, y, at_least=0.6, max_epsilon=8) for rows in (X, odd))
     assert sorted(json.loads(here.certificate())) == sorted(json.loads(there.certificate()))
+
+
+GRID = {
+    "epsilons": [0.5, 1.0],
+    "learning_rates": [0.5],
+    "epochs": [2],
+    "batch_sizes": [200],
+    "clips": [1.0],
+}
+
+
+def test_with_a_grid_attempts_come_after_two_trainings_of_the_network():
+    """The price is said before; δ, ε and 1 − confidence are shared among all of them."""
+    X, y = ring(600)
+    plan = expost.plan_job(X, y, **job(training="auto", max_epsilon=8, **GRID))
+    kinds = ["of the network" in text or "other steps" in text for text in plan.reasons[:3]]
+    assert kinds == [False, True, True]
+    assert "attempts with DP-SGD" in plan.reasons[3]
+    assert 4 < plan.worst_case.epsilon <= 8
+    paths = [step for step in plan.steps if isinstance(step.selector, PlannedPath)]
+    attempts = plan.steps[len(paths) :]
+    assert len(paths) == 3
+    assert all(isinstance(step.selector, PlannedAttempt) for step in attempts)
+    used = sum(Fraction(total_delta(step)) for step in paths)
+    used += sum(Fraction(step.selector.delta) for step in attempts)
+    assert Fraction(0.99e-6) < used <= Fraction(1e-6)
+    assert plan.margins.confidence == pytest.approx(1 - 0.1 * (1 - PATH_SHARE))
+    tops = [step.charges.nothing.as_approx().epsilon for step in paths]
+    assert plan.worst_case.epsilon >= sum(tops)
+
+
+def total_delta(step):
+    return _total_delta([level.guarantee for level in step.candidates])
+
+
+def test_misses_of_a_network_and_attempts_are_paid_together():
+    """Labels that nothing can learn: every request is made, and what they cost adds up."""
+    X, y = ring(600)
+    labels = np.random.default_rng(1).permutation(y)
+    more = {"training": "auto", "max_epsilon": 4, "attempts": 2, "levels": [0.3], **GRID}
+    result = tuned(X, labels, at_least=0.9, holdout=0.5, **more)
+    assert not result.passed
+    trainings = ["training" in each.release.params for each in result.attempts if each.release]
+    assert trainings.count(True) == 2
+    assert len(result.attempts) == 4
+    total = sum(Fraction(each.spent.epsilon) for each in result.attempts)
+    assert result.spent.epsilon == pytest.approx(float(total))
+    assert 0.6 < result.spent.epsilon <= 4
+    assert run_checks(json.loads(result.certificate())) == {"charge": []}

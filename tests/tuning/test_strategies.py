@@ -153,8 +153,14 @@ def test_a_plan_skips_noise_reduction_that_a_network_cannot_afford(
         "privacy": {"delta": 1e-4, "attempts": 1},
     }
     plan = expost.plan_job(tables, X, y)
-    assert all(isinstance(step.selector, PlannedAttempt) for step in plan.steps)
-    assert plan.steps[0].charges.worst_case.as_approx().delta == 1e-4
+    paths = [step for step in plan.steps if isinstance(step.selector, PlannedPath)]
+    assert [step.recipe.kind for step in paths] == ["cnn"] * len(paths)  # no linear model
+    assert isinstance(plan.steps[-1].selector, PlannedAttempt)
+    assert plan.worst_case.delta == 1e-4
+    tables["data"]["rows"] = 300  # secret, so the network has attempts alone
+    alone = expost.plan_job(tables, X, y)
+    assert all(isinstance(step.selector, PlannedAttempt) for step in alone.steps)
+    assert alone.steps[0].charges.worst_case.as_approx().delta == 1e-4
 
 
 @pytest.mark.parametrize("most", [0.5, 4.0])

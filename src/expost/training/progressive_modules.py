@@ -26,7 +26,9 @@ random, which costs nothing. What is scored and released is not the last weights
 moving by steps of that length, but an average of the weights of the last steps, weighted by
 precision. With more parameters than rows (:data:`FEW_STEPS`) steps are fewer, because noise moves
 weights further; entries are not scaled, and from where the signal of typical gradients stands out
-the length falls as 1/√μ of the steps made. How the constants were picked: docs/progressive.md.
+the length falls as 1/√μ of the steps made. A module with frozen parameters begins near a good
+model, which steps at random would lose: its steps are short where the average is mostly noise. How
+the constants were picked: docs/progressive.md.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
@@ -66,12 +68,16 @@ class ModuleRule:
     fall: float = 0.0  # power of μ by which steps become shorter
     constant: float = 3.0  # they keep their length until μ is this many times √width / places
     average: float = 0.9  # memory of the weights that are released
+    caution: float = 0.0  # power of the signal's share in the average by which steps are shorter
     most: int = 32  # steps while μ² doubles, if a step is quick
 
 
 MANY_STEPS = ModuleRule()
 FEW_STEPS = ModuleRule(shared=1.0, fall=0.5)
 """Steps for fewer parameters than rows, and for more parameters."""
+
+FINE_TUNING = ModuleRule(length=2.0, caution=1.0, most=20)
+"""Steps for a module with frozen parameters, which begins near a good model."""
 
 _WORK, _FEWEST_STEPS = 4e9, 8  # rows times parameters while μ² doubles
 
@@ -104,6 +110,12 @@ class ModuleTraining:
         with _as_in_training():
             module = self.checked()
             return sum(value.numel() for value in module.parameters() if value.requires_grad)
+
+    @cached_property
+    def fine_tunes(self) -> bool:
+        """Whether some parameters are frozen: the module begins near a good model."""
+        with _as_in_training():
+            return not all(value.requires_grad for value in self.checked().parameters())
 
     @cached_property
     def steps(self) -> int:
@@ -192,6 +204,7 @@ class ModuleDescent:
         norm = float(np.sqrt(np.square(direction).sum()))
         self._square += (self._unit / noise) ** 2  # μ² of the steps made
         part = min(1.0, self._falls_from / math.sqrt(self._square)) ** rule.fall
+        part *= (mean / (mean + variance)) ** rule.caution
         if norm > 0:
             self.weights = self.weights - rule.length * part * direction / norm
         self._released = rule.average * self._released + precision

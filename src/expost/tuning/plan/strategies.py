@@ -10,10 +10,12 @@ numbers.
 made, and it is the cheapest strategy on every data set that was measured (docs/least-epsilon.md).
 If it reaches its limit, a second path follows that regularises less. A regression has second
 moments as its other path: they need less ε for few columns, and where columns are nearly dependent
-they get further (flights: docs/noise-reduction.md). Attempts with DP-SGD come last, if the job has
-a grid: their misses cost little, but a pass costs about twice a level. For a network, the
-strategies before its attempts together may cost at most ``SHARE`` of what the attempts are expected
-to cost at the goal that is easiest for them.
+they get further (flights: docs/noise-reduction.md). A network is trained progressively after a
+linear model, and once more with other steps. Attempts with DP-SGD come last, if the job has a grid:
+their misses cost little, but a pass costs about twice a level. A network whose number of rows is
+secret, or that has a grid of architectures or a device of its own, is trained by attempts alone;
+the linear model before them may cost at most ``SHARE`` of what they are expected to cost at the
+goal that is easiest for them.
 
 **Price.** :func:`price_job` reads no row and asks no budget. ``expost.tune``, ``plan_job`` and a
 server plan by the same function, so what a server shows is what the job is charged by.
@@ -84,17 +86,18 @@ MANY_MOMENTS = 100
 """Of more columns there are so many second moments that their noise costs more than it gains."""
 
 SHARE = 0.25
-"""For a network: the most that the strategies before its attempts may cost, as a share of what the
-attempts are expected to cost where they cost least."""
+"""For a network that is trained by attempts alone: the most that a linear model before them may
+cost, as a share of what the attempts are expected to cost where they cost least."""
 
 EVERY_ORDER: tuple[float, ...] = ()
 """Stands for all Rényi orders above 1: charges in zCDP."""
 
 DELTA_SHARE = 0.1
-"""For a network: the part of δ and of 1 − confidence of what comes before its attempts."""
+"""The part of δ and of 1 − confidence of a linear model before the attempts of such a network."""
 
-LINEAR_SHARE = 0.5
-"""For a linear model with attempts: the same part, and the part of the largest ε."""
+PATH_SHARE = 0.5
+"""The same part for what is trained progressively before attempts, and its part of the largest
+ε."""
 
 NETWORK = "network"
 """Progressive training of a network, in a list of what is tried."""
@@ -107,7 +110,8 @@ FIRST_NETWORK, SECOND_NETWORK = 0.6, 2.0
 """The part of the first of two trainings of a network, and the number of the other."""
 
 NETWORK_LIMIT = 0.8
-"""For a network: the part of the largest ε that its attempts may cost."""
+"""For a network: the part of the largest ε that its attempts may cost if they are alone, or if they
+do not fit into what is left by ``PATH_SHARE``."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ def plan_strategies(
     order: tuple[float, ...] | None,
     by_attempts: Callable[[Settings], JobPlan],
     public: PublicScore | None = None,
+    device: str = "cpu",
 ) -> JobPlan:
     """Return the plan of a job: attempts, trainings that stop when they pass, or both.
 
@@ -148,25 +153,31 @@ def plan_strategies(
         settings.data.relation,
         None if rows.shares is None else rows.most,
     )
-    attempts, left_out = None, ""
+    attempts, left_out, module = None, "", None
+    if network and not (settings.search.settings and (device != "cpu" or _axes(settings))):
+        module = _checked_width(recipe, settings, places)
+    by_grid = network and module is None
     if settings.search.settings and order != EVERY_ORDER:
-        part = DELTA_SHARE if network else LINEAR_SHARE
-        limit = NETWORK_LIMIT if network else 1 - LINEAR_SHARE
-        try:
-            attempts = by_attempts(_with_part(settings, 1 - Fraction(part), limit))
-        except OverTheLimit as error:
-            if network:
-                alone = by_attempts(settings)
-                kept = f"; {alone.left_out}" if alone.left_out else ""
-                return replace(alone, left_out=f"attempts alone, which need all of it{kept}")
-            needed = error.valid.partition(";")[0]
-            left_out = f"no attempts with DP-SGD, which have ε = {error.value:g} of it: {needed}"
+        part = DELTA_SHARE if by_grid else PATH_SHARE
+        for limit in [NETWORK_LIMIT] if by_grid else [1 - PATH_SHARE] + [NETWORK_LIMIT] * network:
+            try:
+                attempts = by_attempts(_with_part(settings, 1 - Fraction(part), limit))
+                break
+            except OverTheLimit as error:
+                share, needed = error.value, error.valid.partition(";")[0]
+                left_out = f"no attempts with DP-SGD, which have ε = {share:g} of it: {needed}"
+        if attempts is not None:
+            left_out = ""
+        elif by_grid:
+            alone = by_attempts(settings)
+            kept = f"; {alone.left_out}" if alone.left_out else ""
+            return replace(alone, left_out=f"attempts alone, which need all of it{kept}")
     charged = None
     if order is not None:
         # With attempts there is one order for all requests: their charges add up.
         orders = () if attempts is None else (order, attempts.order)
         charged = Concentrated.of(settings.privacy.delta, rows.public, *orders)
-    plan = strategies_of(settings, recipe, places, rows.public, attempts, charged)
+    plan = strategies_of(settings, recipe, places, rows.public, attempts, charged, module=module)
     if not plan.strategies and attempts is None:
         raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
     if not plan.strategies:  # the attempts then have the whole δ and the whole 1 − confidence
@@ -203,18 +214,25 @@ def strategies_of(
     public: bool,
     attempts: JobPlan | None,
     charged: Concentrated | None = None,
+    *,
+    module: int | None = None,
 ) -> StrategyPlan:
-    """Return the strategies of a job before its attempts, in the order in which they are tried."""
-    network = recipe.kind not in LINEAR
-    part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
+    """Return the strategies of a job before its attempts, in the order in which they are tried.
+
+    ``module``: the number of parameters of a network that can be trained progressively.
+    """
+    by_grid = recipe.kind not in LINEAR and module is None
+    part = 1.0 if attempts is None else DELTA_SHARE if by_grid else PATH_SHARE
     most = _left(settings)
-    if settings.search.epsilons:  # the highest level that the grid allows
+    if settings.search.epsilons and module is None:  # the highest level that the grid allows
         most = min(most, settings.search.epsilons[-1])
     if attempts is not None:
         # Ways that miss cost as much as at worst, so what the attempts may cost is left to them.
-        rest = Fraction(_left(settings)) - Fraction(attempts.worst_case.epsilon)
+        # A little less, as the sum of all requests is rounded up at each of them.
+        rest = Fraction(_left(settings)) * (1 - Fraction(1, 2**40))
+        rest -= Fraction(attempts.worst_case.epsilon)
         most = min(most, round_down(rest))
-        if network:
+        if by_grid:
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
     width = None if linear.features is None else linear.features.width(places.features)
@@ -226,11 +244,8 @@ def strategies_of(
             return tuple(levels)
         return usable_levels(levels, goal, places, confidence, charged)
 
-    module = None
-    if network and attempts is None:
-        module = _checked_width(recipe, settings, places)
-        if settings.model.training == PROGRESSIVE:
-            width = None
+    if module is not None and settings.model.training == PROGRESSIVE:
+        width = None
     strategies = list_strategies(
         settings.model,
         places,
@@ -275,10 +290,10 @@ def list_strategies(
             first, second = second, first
     if width is None:  # token ids, which have no features
         plan = []
-    elif part < 1 or model.training == MOMENTS:
-        plan = [(*first, 1.0, 1.0)]
     elif module is not None:
         plan = [(*first, 1 - NETWORK_PART, BEFORE_NETWORK)]
+    elif part < 1 or model.training == MOMENTS:
+        plan = [(*first, 1.0, 1.0)]
     else:
         share, limit = (0.5, BEFORE_MOMENTS) if second[0] == MOMENTS else (FIRST_PART, FIRST_LIMIT)
         plan = [(*first, share, limit), (*second, 1 - share, 1 - limit)]
@@ -369,6 +384,11 @@ def _joined(
             "privacy.tell", told, "with it the job may cost more than max_epsilon; give less"
         )
     return joined
+
+
+def _axes(settings: Settings) -> bool:
+    """Return whether the grid has architectures: one has other parameters than the next."""
+    return any(point.arguments is not None for point in settings.search.settings)
 
 
 def _checked_width(recipe: Recipe, settings: Settings, places: Places) -> int | None:
@@ -490,7 +510,7 @@ def plan_rows(
         pace = rehearsed(candidates)
         return plan_search(settings, candidates, rows.places, order, rows.score_places, pace)
 
-    planned = plan_strategies(settings, recipe, rows, order, by_attempts)
+    planned = plan_strategies(settings, recipe, rows, order, by_attempts, device=device)
     total = rows.places if rows.public else rows.places + rows.score_places
     left_out = planned.left_out
     if left_out:

@@ -59,7 +59,12 @@ from expost.selection.held_out import (
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
-from expost.training.progressive_modules import FEW_STEPS, MANY_STEPS, ModuleTraining
+from expost.training.progressive_modules import (
+    FEW_STEPS,
+    FINE_TUNING,
+    MANY_STEPS,
+    ModuleTraining,
+)
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
@@ -388,8 +393,11 @@ def network_training(
     training = ModuleTraining(
         recipe.factory, recipe.loss, places.training, class_weights=weights, together=together
     )
-    # Fewer parameters than rows: many steps come first, and few ones if they miss.
+    # Fewer parameters than rows: many steps come first, and few ones if they miss. With frozen
+    # parameters short steps come first.
     many, first = training.width < places.training, strategy.scale == 1.0
+    if training.fine_tunes:
+        return replace(training, rule=FINE_TUNING if first else MANY_STEPS if many else FEW_STEPS)
     return replace(training, rule=MANY_STEPS if many == first else FEW_STEPS)
 
 
