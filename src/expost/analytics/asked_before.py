@@ -282,7 +282,7 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
 
 def _path_of(record: Any) -> KeptPath:
     """The path of a record; ValueError if it is not whole."""
-    caps = {name: record["caps"][name] for name in ("rows", "amount")}
+    caps = {name: record["caps"][name] for name in ("rows", "amount", "in_all")}
     kept = KeptPath(record["most"], caps, limit=record["limit"], share=record["share"])
     if "costs" not in record:
         return kept

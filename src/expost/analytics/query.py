@@ -17,13 +17,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from expost.analytics import cap_choice, contribution
+from expost.analytics import cap_choice, contribution, total_cap
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
     count_question,
     run_charged,
 )
+from expost.analytics.cap_ladder import CapSearch, Ladder, caps_between
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
@@ -342,6 +343,7 @@ def _values(
         progress.limit = limit = request.kept.limit  # this question may want another error
         if limit is not None:
             progress.side += share_of_removed(request, progress, kept, limit, randomness)
+        known_removed(request, progress)
         return request, list(kept.groups), kept
     if request.from_counts:
         listed = list(request.keys or ())
@@ -354,7 +356,10 @@ def _values(
         most = None  # nobody is in more groups than there are
     removes = most is not None or request.measure.kind != "users"
     progress.limit = limit = request.limit(progress.most) if price and removes else None
-    if shared is None:
+    if shared is not None and request.measure.in_all:
+        kept_rows = total_cap.capped_totals(*shared, request.measure, salt, request.keys)
+        values = contribution.run_totals(kept_rows)
+    elif shared is None:
 
         def write() -> Any:
             rows, keys = request.rows(), request.keys
@@ -383,6 +388,13 @@ def _values(
     passed = progress.selection.select(values.users, randomness)
     released = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
     return request, released, values.on(released)
+
+
+def known_removed(request: CheckedCount, progress: Progress) -> None:
+    """Note what a cap on all groups together removes, as an earlier question released it."""
+    if request.measure.in_all and request.kept is not None and request.kept.share is not None:
+        progress.share = request.kept.share
+        progress.dropped = removed_by_caps(request, progress.share)
 
 
 def shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
@@ -431,6 +443,9 @@ def choose_caps(
         progress.most = 1
     if not request.chooses_cap and not request.chooses_rows:
         return request
+    if request.caps_in_all:
+        assert shared is not None
+        return choose_total_cap(request, progress, shared.users, randomness)
     groups, sizes = sizes_per_user(request, shared)
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
@@ -439,6 +454,24 @@ def choose_caps(
         cap = cap_choice.choose_cap(groups, fit, request.above, rate, randomness, span=span)
         progress.most = request.widened(cap, fit)
     return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
+
+
+def choose_total_cap(
+    request: CheckedCount, progress: Progress, users: Any, randomness: Randomness
+) -> CheckedCount:
+    """Return the request with a cap on all groups together, chosen by what it removes."""
+    steps, terms = request.ladder()
+    ladder = Ladder(steps, *total_cap.ladder_amounts(users, steps, caps_between(steps)))
+    before = progress.side
+
+    def pay(cost: Fraction) -> None:
+        progress.side += cost
+
+    chosen = CapSearch(ladder, terms, pay, randomness).run()
+    request = replace(request.with_rows(chosen.cap), cap_price=progress.side - before)
+    progress.most, progress.share = 1, chosen.share(request.wanted.confidence)
+    progress.dropped = removed_by_caps(request, progress.share)
+    return request
 
 
 def choose_rows(
@@ -574,7 +607,7 @@ def _result(
     refinement = progress.refinement
     if refinement is None:
         raise InvalidInput("source", "the table", "nothing was looked at")
-    capped = progress.most
+    capped = None if request.measure.in_all else progress.most
     grid = float(request.measure.grid)
     wanted = request.wanted
     outcome, spent = settled_at(progress.spent, charges)
@@ -642,6 +675,8 @@ def _cost_of_tests(progress: Progress) -> dict[str, float]:
 
 def _how_capped(request: CheckedCount) -> str:
     """Where m comes from."""
+    if request.measure.in_all:
+        return "none: one cap on all groups together"
     if request.kept is not None:
         return "that of the question that is continued"
     if request.one_row:
