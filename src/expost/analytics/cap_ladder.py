@@ -44,7 +44,7 @@ from expost.rationals import round_up
 
 LADDER_SHARE = Fraction(3, 10)  # of the total that the steps may cost
 _WIDE = Fraction(1, 20)  # of the total for the wide look
-_CLIPPED = Fraction(1, 40)  # of the total for what bounds clip
+_CLIPPED = Fraction(1, 10)  # of the total for what bounds clip
 MOST_SHARE = LADDER_SHARE + _WIDE + _CLIPPED
 FURTHER = 5  # steps of the wide look
 _FIRST = Fraction(1, 250)  # of the total for the first step
