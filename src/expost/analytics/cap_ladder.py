@@ -25,7 +25,7 @@ This is an estimate: nobody can know privately whether one person has a million 
 
 **Which cap.** An average group needs an ε in proportion to cap/(within − bias): the least of that
 is chosen. A further step is looked at as long as it costs less than it can save. Before a cap is
-accepted one wide look, at everything from the last step to 32 times that (:data:`_WIDE` of the
+accepted one wide look, at everything from the last step to 16 times that (:data:`_WIDE` of the
 total), must not show much more than was assumed. It finds a few persons with far more than all
 others; if it does, the ladder goes on.
 """
@@ -43,18 +43,19 @@ from expost.randomness.source import Randomness
 from expost.rationals import round_up
 
 LADDER_SHARE = Fraction(3, 10)  # of the total that the steps may cost
-_WIDE = Fraction(1, 20)  # of the total for the wide look
-_CLIPPED = Fraction(1, 10)  # of the total for what bounds clip
+_WIDE = Fraction(3, 50)  # of the total for the wide look
+_CLIPPED = Fraction(2, 25)  # of the total for what bounds clip
 MOST_SHARE = LADDER_SHARE + _WIDE + _CLIPPED
-FURTHER = 5  # steps of the wide look
+FURTHER = 4  # steps of the wide look
 _FIRST = Fraction(1, 250)  # of the total for the first step
 _DECAY = 2**-0.5  # of steps in a Pareto tail of index 1.5
 _EVEN = 0.77  # of what an even distribution has above √2·c, the rest may not be there
-_SURE = 0.9  # deviations, at confidence 90 %
+_SURE = 0.8  # deviations, at confidence 90 %
 _ASSUMED = 0.5  # of what is assumed above the last step may be wrong
 _DIFFER = 0.5  # of the removed part may be missing from, or more in, one of several groups
 _LEVER = 6.0  # by how much an error of one step is enlarged in the estimate (for its noise)
-_COARSE = 8  # noise of a step may be this part of the step before
+_COARSE = 20  # noise of a step may be this part of the step before
+_CLIPPED_NOISE = 2  # times that of a step
 _ALARM, _CALM = 2.0, 0.7  # deviations of the wide look
 _USABLE = 0.9  # of the wanted error may go to the bias
 
@@ -251,12 +252,16 @@ class CapSearch:
         self._pay(cost)
         self._paid += cost
         if self._terms.law == "laplace":
-            scale = sensitivity / cost
-            noise = coins.discrete_laplace(scale, self._randomness)
-            return float(value + noise), math.sqrt(2) * float(scale)
-        variance = sensitivity**2 / (2 * cost)
-        noise = coins.discrete_gaussian(variance, self._randomness)
-        return float(value + noise), math.sqrt(variance)
+            noise = coins.discrete_laplace(sensitivity / cost, self._randomness)
+        else:
+            noise = coins.discrete_gaussian(sensitivity**2 / (2 * cost), self._randomness)
+        return float(value + noise), self._deviation(sensitivity, cost)
+
+    def _deviation(self, sensitivity: int, cost: Fraction) -> float:
+        """The deviation of noise for this sensitivity that costs so much."""
+        if self._terms.law == "laplace":
+            return math.sqrt(2) * sensitivity / float(cost)
+        return sensitivity / math.sqrt(2 * cost)
 
     def _look_wide(self) -> None:
         """Look at everything between the last step and some further ones at once."""
@@ -269,9 +274,13 @@ class CapSearch:
 
     def _look_at_clipped(self, cap: int) -> None:
         """Look at what bounds clip, with at most the cap a user."""
-        cost = self._cost(cap, 2 * math.sqrt(2) * self._terms.part * self._seen.amount)
-        cost = min(cost, self._terms.total * _CLIPPED)
+        cost = self._price_of_clipped(cap)
         self._seen.clipped = (*self._look(self._ladder.clipped_at(cap), cap, cost), cap)
+
+    def _price_of_clipped(self, cap: int) -> Fraction:
+        """The cost of that look."""
+        noise = _CLIPPED_NOISE * self._terms.part * self._seen.amount
+        return min(self._cost(cap, math.sqrt(2) * noise), self._terms.total * _CLIPPED)
 
     def _saving(self, chosen: ChosenCap, step: int) -> Fraction:
         """What looks at further steps can save at most, for an average group."""
@@ -335,6 +344,8 @@ class CapSearch:
         if seen.clipped is not None:
             clipped = max(0.0, seen.clipped[0])
             deviation = math.hypot(deviation, seen.clipped[1])
+        elif terms.clips:  # what the look at it will add
+            deviation = math.hypot(deviation, self._deviation(cap, self._price_of_clipped(cap)))
         removed = (below + tail + clipped) / kept
         error = (error + terms.sure * deviation + _ASSUMED * clipped) / kept
         bias = error + self._of_groups(removed)
