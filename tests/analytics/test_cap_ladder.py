@@ -21,8 +21,8 @@ from expost.analytics.cap_ladder import (
     MOST_SHARE,
     CapSearch,
     ChosenCap,
-    Ladder,
     LadderTerms,
+    StepAmounts,
     caps_between,
     doubling_steps,
 )
@@ -38,7 +38,7 @@ def terms(law: str = "laplace", total: float = 1.0, **more: Any) -> LadderTerms:
     return LadderTerms(law, Fraction(total), **(usual | more))
 
 
-def ladder(sizes: list[int], beyond: list[int] | None = None) -> Ladder:
+def ladder(sizes: list[int], beyond: list[int] | None = None) -> StepAmounts:
     """What persons with these amounts make."""
     numbers, clipped = np.array(sizes, dtype=np.int64), np.array(beyond or [0], dtype=np.int64)
     lows = [0, *STEPS]
@@ -47,13 +47,15 @@ def ladder(sizes: list[int], beyond: list[int] | None = None) -> Ladder:
         for low, high in zip(lows, STEPS, strict=False)
     ]
     caps = [int(np.minimum(clipped, cap).sum()) for cap in caps_between(STEPS)]
-    return Ladder(STEPS, tuple(amounts), tuple(caps))
+    return StepAmounts(STEPS, tuple(amounts), tuple(caps))
 
 
 class Recorded(CapSearch):
     """A search that writes down what it looked at, with forced outputs if there are any."""
 
-    def __init__(self, table: Ladder, asked: LadderTerms, forced: list[float] | None, seed: int):
+    def __init__(
+        self, table: StepAmounts, asked: LadderTerms, forced: list[float] | None, seed: int
+    ) -> None:
         self.paid, self.outputs, self.losses, self.forced = Fraction(0), [], [], forced
         super().__init__(table, asked, self.add, SimulationRandomness(seed))
 
@@ -276,4 +278,4 @@ def test_steps_and_caps():
     assert doubling_steps(1, 9) == (1, 2, 4, 8)
     assert doubling_steps(3, 3) == (3, 6, 12)
     assert caps_between([1, 2, 4, 8]) == [1, 2, 4, 5, 8, 11]
-    assert cap_ladder.MOST_SHARE < Fraction(1, 2)
+    assert cap_ladder.LADDER_SHARE + Fraction(14, 100) == cap_ladder.MOST_SHARE

@@ -217,6 +217,6 @@ def test_values_that_are_no_number_count_nothing():
     chosen = select(as_table(table), ["g"], "u", measure)
     with held(pair_sums(chosen, measure, ["a"])) as pairs:
         people = user_amounts(pairs)
-        assert run_totals(
-            capped_totals(pairs, people, measure, "salt", ["a"])
-        ).first.tolist() == [3]
+        assert run_totals(capped_totals(pairs, people, measure, "salt", ["a"])).first.tolist() == [
+            3
+        ]

@@ -14,14 +14,15 @@ enumeration of the joint law, both directions.
 
 **What it tells.** Σ_u min(t_u, c_k) is T_1 + … + T_k, and a cap of c_k removes T_{k+1} + …. What is
 above the last step is taken from the last two of them: each further step has at most 2^{−1/2} times
-the one before (a Pareto tail of index 1.5), and less where the last one had. Between two steps a cap
-of √2·c_k removes at most the part of T_{k+1} that an even distribution would have, because the
-number of users above x falls with x. For each cap this gives the removed part r of what is kept, and
-how far r may be wrong: the deviation of the noise (:data:`_SURE` times at confidence 90 %), half of
-what is assumed above the last step, half of r where there are several groups (they may differ), and
-what bounds of a value clip. Answers are multiplied by 1 + r, and only the rest of the wanted error
-is left for noise (``bias``). Sums of values of either sign are not multiplied; all of r counts then.
-This is an estimate: nobody can know privately whether one person has a million rows.
+the one before (a Pareto tail of index 1.5), and less where the last one had. Between two steps a
+cap of √2·c_k removes at most the part of T_{k+1} that an even distribution would have, because the
+number of users above x falls with x. For each cap this gives the removed part r of what is kept,
+and how far r may be wrong: the deviation of the noise (:data:`_SURE` times at confidence 90 %),
+half of what is assumed above the last step, half of r where there are several groups (they may
+differ; a tenth for one), and what bounds of a value clip. Answers are multiplied by 1 + r, and only
+the rest of the wanted error is left for noise (``bias``). Sums of values of either sign are not
+multiplied; all of r counts then. This is an estimate: nobody can know privately whether one person
+has a million rows.
 
 **Which cap.** An average group needs an ε in proportion to cap/(within − bias): the least of that
 is chosen. A further step is looked at as long as it costs less than it can save. Before a cap is
@@ -53,6 +54,7 @@ _EVEN = 0.77  # of what an even distribution has above √2·c, the rest may not
 _SURE = 0.8  # deviations, at confidence 90 %
 _ASSUMED = 0.5  # of what is assumed above the last step may be wrong
 _DIFFER = 0.5  # of the removed part may be missing from, or more in, one of several groups
+_ALONE = 0.1  # likewise of one group: a cap that removes much is not the best one
 _LEVER = 6.0  # by how much an error of one step is enlarged in the estimate (for its noise)
 _COARSE = 20  # noise of a step may be this part of the step before
 _CLIPPED_NOISE = 2  # times that of a step
@@ -61,7 +63,7 @@ _USABLE = 0.9  # of the wanted error may go to the bias
 
 
 @dataclass(frozen=True)
-class Ladder:
+class StepAmounts:
     """Amounts of all users together: of the ``steps``, and of what bounds clip per cap. Secret."""
 
     steps: tuple[int, ...]
@@ -190,7 +192,7 @@ class CapSearch:
 
     def __init__(
         self,
-        ladder: Ladder,
+        ladder: StepAmounts,
         terms: LadderTerms,
         pay: Callable[[Fraction], None],
         randomness: Randomness,
@@ -299,7 +301,7 @@ class CapSearch:
         """How much of a removed part counts in a group though it is known."""
         if not self._terms.corrected:
             return removed
-        return _DIFFER * removed if self._terms.groups > 1 else 0.0
+        return (_DIFFER if self._terms.groups > 1 else _ALONE) * removed
 
     def _caps(self) -> list[int]:
         """The caps of which something is known, and for which values can be released."""

@@ -241,7 +241,7 @@ def pair_sums(
     if measure.kind == "rows":
         return rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: rows.count()})
     return rows.group_by([USER, GROUP]).aggregate(
-        **{FIRST_SUM: whole_number(rows[VALUE]), _WHOLE[0]: whole_number(rows[WIDE])}
+        **{FIRST_SUM: integer_sum(rows[VALUE]), _WHOLE[0]: integer_sum(rows[WIDE])}
     )
 
 
@@ -293,7 +293,7 @@ def measured(
         sums[FIRST_SUM], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
         sums[_WHOLE[0]], sums[_GAP[0]] = wide.abs(), (wide - kept.ifelse(value, 0)).abs()
     return rows.group_by([USER, GROUP]).aggregate(
-        **{name: whole_number(part) for name, part in sums.items()}
+        **{name: integer_sum(part) for name, part in sums.items()}
     )
 
 
@@ -357,7 +357,7 @@ def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any
         less[USERS_COUNTED] = cut[USERS_COUNTED] if USERS_COUNTED in cut.columns else literal64(-1)
         signed = ibis_module().union(signed, cut.select(GROUP, **less))
     groups = signed.group_by(GROUP).aggregate(
-        **{name: whole_number(signed[name]) for name in [*names, USERS_COUNTED]}
+        **{name: integer_sum(signed[name]) for name in [*names, USERS_COUNTED]}
     )
     if not names:  # every pair is worth 1
         groups = groups.mutate(**{FIRST_SUM: groups[USERS_COUNTED]})
@@ -379,7 +379,7 @@ def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: An
         )
         kept = ibis.least(sizes[GROUPS_HELD], ibis.literal(min(last, limit)))
         gap = between(sizes[GROUPS_HELD] - last, 0, limit)
-        return sizes.aggregate(**{_KEPT[0]: whole_number(kept), _GAP[0]: whole_number(gap)})
+        return sizes.aggregate(**{_KEPT[0]: integer_sum(kept), _GAP[0]: integer_sum(gap)})
     parts = 2 if _SECOND in pairs.columns else 1
     kept, gaps = _KEPT[:parts], _GAP[:parts]
     signed = pairs.select(USER, *kept, *gaps)
@@ -388,10 +388,10 @@ def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: An
         less |= {gap: cut[_WHOLE[part]] - cut[gap] for part, gap in enumerate(gaps)}
         signed = ibis.union(signed, cut.select(USER, **less))
     users = signed.group_by(USER).aggregate(
-        **{name: whole_number(signed[name]) for name in (*kept, *gaps)}
+        **{name: integer_sum(signed[name]) for name in (*kept, *gaps)}
     )
     limited = _limited(users, kept, limit) | _limited(users, gaps, limit)
-    return users.aggregate(**{name: whole_number(amount) for name, amount in limited.items()})
+    return users.aggregate(**{name: integer_sum(amount) for name, amount in limited.items()})
 
 
 def users_of(pairs: Any) -> Any:
@@ -445,7 +445,7 @@ def _with_amounts(groups: Any, sums: Any) -> Any:
     return ibis.union(groups, added.select(*groups.columns))
 
 
-def whole_number(numbers: Any) -> Any:
+def integer_sum(numbers: Any) -> Any:
     """A sum as a number of 64 bits, which holds it (:data:`MOST_UNITS`); 0 for no rows."""
     from ibis.expr import operations
 
@@ -524,7 +524,9 @@ def distinct_totals(
     sizes = sizes.rename(**{_SIZED: GROUP})
     joined = plain.left_join(sizes, plain[GROUP] == sizes[_SIZED])
     groups = joined.select(
-        plain[GROUP], plain[USERS_COUNTED], **{FIRST_SUM: sizes[GROUPS_HELD].fill_null(0).cast("int64")}
+        plain[GROUP],
+        plain[USERS_COUNTED],
+        **{FIRST_SUM: sizes[GROUPS_HELD].fill_null(0).cast("int64")},
     )
     if limit is None:
         return groups
@@ -533,7 +535,9 @@ def distinct_totals(
     shown = shown.filter(shown[ROW_RANK] < limit).group_by([GROUP, VALUE])
     pairs = shown.aggregate(**{_KEPT[0]: ibis._[_KEPT[0]].max()})
     numbers = {_KEPT[0]: pairs[_KEPT[0]], _GAP[0]: 1 - pairs[_KEPT[0]]}
-    return _with_amounts(groups, pairs.aggregate(**{n: whole_number(one) for n, one in numbers.items()}))
+    return _with_amounts(
+        groups, pairs.aggregate(**{n: integer_sum(one) for n, one in numbers.items()})
+    )
 
 
 def _limited(users: Any, names: Sequence[str], limit: int) -> dict[str, Any]:

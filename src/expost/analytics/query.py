@@ -24,7 +24,7 @@ from expost.analytics.asked_before import (
     count_question,
     run_charged,
 )
-from expost.analytics.cap_ladder import CapSearch, Ladder, caps_between
+from expost.analytics.cap_ladder import CapSearch, StepAmounts, caps_between
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
@@ -461,7 +461,7 @@ def choose_total_cap(
 ) -> CheckedCount:
     """Return the request with a cap on all groups together, chosen by what it removes."""
     steps, terms = request.ladder()
-    ladder = Ladder(steps, *total_cap.ladder_amounts(users, steps, caps_between(steps)))
+    ladder = StepAmounts(steps, *total_cap.ladder_amounts(users, steps, caps_between(steps)))
     before = progress.side
 
     def pay(cost: Fraction) -> None:

@@ -336,8 +336,8 @@ class QueryRun:
         progress = self._progress.setdefault(part, Progress())
         progress.most, progress.measure, progress.values = cap, request.measure, values
         counting.known_removed(request, progress)
-        in_all = request.measure.in_all
-        if earlier is not None and cap != self.most and not in_all:  # it was looked at without the cap
+        without = earlier is not None and not request.measure.in_all
+        if without and cap != self.most:  # it was looked at without the cap
             self.widest = cap
         if not values.kept:
             return request

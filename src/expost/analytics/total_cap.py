@@ -13,8 +13,8 @@ changes the values of all groups by k_g with **Σ|k_g| ≤ C**.
 *Charge.* The noise path of a group has noise for a change of C (``Measure.sensitivity``). A path at
 cost ε_g is a function of its finest look and of coins, and discrete Laplace noise of scale C/ε_g
 hides a change of k_g at a loss of |k_g|·ε_g/C; in ρ, of independent discrete Gaussian releases, it
-is k_g²·ρ_g/C². Both sums are at most **the largest cost of a group**, because Σ|k_g| ≤ C and Σk_g² ≤
-C². So the refinement charges as if a person were in one group (m = 1), wherever their rows are.
+is k_g²·ρ_g/C². Both sums are at most **the largest cost of a group**, because Σ|k_g| ≤ C and Σk_g²
+≤ C². So the refinement charges as if a person were in one group (m = 1), wherever their rows are.
 
 Compared with caps of m groups and r rows in each, C = m·r keeps at least as much with the same
 noise, and a person with all rows in one group needs no cap for m such groups.
@@ -35,9 +35,9 @@ from expost.analytics.contribution import (
     Measure,
     between,
     group_totals,
+    integer_sum,
     literal64,
     ordered_by_hash,
-    whole_number,
 )
 from expost.tables.typed_columns import fetch, ibis_module
 
@@ -51,12 +51,12 @@ def user_amounts(pairs: Any) -> Any:
     """
     whole = pairs[WHOLE_SUM]
     if FIRST_SUM not in pairs.columns:  # rows
-        amounts = {_TOTAL: whole_number(whole), _BEYOND: literal64(0)}
+        amounts = {_TOTAL: integer_sum(whole), _BEYOND: literal64(0)}
     else:
         first = pairs[FIRST_SUM]
         amounts = {
-            _TOTAL: whole_number(first.abs()),
-            _BEYOND: whole_number((whole - first).abs()),
+            _TOTAL: integer_sum(first.abs()),
+            _BEYOND: integer_sum((whole - first).abs()),
         }
     return pairs.group_by(USER).aggregate(**amounts)
 
@@ -70,12 +70,11 @@ def ladder_amounts(
     """
     total, beyond = users[_TOTAL], users[_BEYOND]
     sums = {
-        f"step_{number}": whole_number(between(total - low, 0, high - low))
+        f"step_{number}": integer_sum(between(total - low, 0, high - low))
         for number, (low, high) in enumerate(zip([0, *steps], steps, strict=False))
     }
     sums |= {
-        f"clipped_{number}": whole_number(between(beyond, 0, cap))
-        for number, cap in enumerate(caps)
+        f"clipped_{number}": integer_sum(between(beyond, 0, cap)) for number, cap in enumerate(caps)
     }
     told = {name: int(column[0]) for name, column in fetch(users.aggregate(**sums)).items()}
     return (

@@ -206,9 +206,12 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
     caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
     if (amount := result.public["max_amount_per_user"]) is not None:
         caps = f" of {amount:,.6g} per user and group"
+    if "in_all_groups" in share:
+        caps = caps.replace("per user and group", "per user in all groups together")
     if caps and result.public["rows_chosen_privately"]:
         caps += " (chosen privately)"
-    least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
+    whole = share["of"] == "pairs" or "in_all_groups" in share
+    least = "" if whole else "at least "  # a user counts with a limit
     if share["high"] - share["low"] > _VAGUE:
         return (
             f"The budget is too small to say how much of {what} the cap{caps} dropped; "
@@ -220,7 +223,8 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
         f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
     )
     if share.get("corrected"):
-        text = text.replace("intervals are for the capped values", "counts are corrected for that")
+        what = "counts" if share["of"] == "pairs" else "values"
+        text = text.replace("intervals are for the capped values", f"{what} are corrected for that")
     if share["of"] == "amount":
         text += " The amount includes what the bounds clip."
     if result.within is not None and (share.get("bias") or share.get("shift")):
