@@ -278,4 +278,4 @@ def test_steps_and_caps():
     assert doubling_steps(1, 9) == (1, 2, 4, 8)
     assert doubling_steps(3, 3) == (3, 6, 12)
     assert caps_between([1, 2, 4, 8]) == [1, 2, 4, 5, 8, 11]
-    assert cap_ladder.LADDER_SHARE + Fraction(14, 100) == cap_ladder.MOST_SHARE
+    assert cap_ladder.LADDER_SHARE + Fraction(18, 100) == cap_ladder.MOST_SHARE

@@ -44,9 +44,9 @@ from expost.randomness.source import Randomness
 from expost.rationals import round_up
 
 LADDER_SHARE = Fraction(3, 10)  # of the total that the steps may cost
-_WIDE = Fraction(3, 50)  # of the total for the wide look
+_WIDE = Fraction(1, 20)  # of the total for a wide look, which may be repeated
 _CLIPPED = Fraction(2, 25)  # of the total for what bounds clip
-MOST_SHARE = LADDER_SHARE + _WIDE + _CLIPPED
+MOST_SHARE = LADDER_SHARE + 2 * _WIDE + _CLIPPED
 FURTHER = 4  # steps of the wide look
 _FIRST = Fraction(1, 250)  # of the total for the first step
 _DECAY = 2**-0.5  # of steps in a Pareto tail of index 1.5
@@ -216,6 +216,8 @@ class CapSearch:
                 if chosen.clear and price >= self._saving(chosen, step):
                     break
             left = terms.total * LADDER_SHARE - self._paid
+            if seen.alarmed and left < price * (3 if terms.law == "laplace" else 5):
+                break  # fewer than two further steps do not reach those few persons
             if price > left:
                 if left < price / (2 if terms.law == "laplace" else 4):
                     break
@@ -266,12 +268,16 @@ class CapSearch:
         return sensitivity / math.sqrt(2 * cost)
 
     def _look_wide(self) -> None:
-        """Look at everything between the last step and some further ones at once."""
-        before, steps = len(self._seen.amounts), self._seen.steps
+        """Look at everything between the last step and further ones at once, twice if needed."""
+        seen, before, paid = self._seen, len(self._seen.amounts), self._paid
         amount = sum(self._ladder.amounts[before : before + FURTHER])
-        width = steps[before + FURTHER - 1] - steps[before - 1]
-        paid = self._paid
-        self._seen.wide = (*self._look(amount, width, self._terms.total * _WIDE), before)
+        width = seen.steps[before + FURTHER - 1] - seen.steps[before - 1]
+        price = self._terms.total * _WIDE
+        told, deviation = self._look(amount, width, price)
+        seen.wide = told, deviation, before
+        if seen.unseen(seen.beyond(self._terms.sure)[0]):  # once more, it may be noise
+            again, _ = self._look(amount, width, price)
+            seen.wide, seen.alarmed = ((told + again) / 2, deviation / math.sqrt(2), before), False
         self._paid = paid  # not part of what the steps may cost
 
     def _look_at_clipped(self, cap: int) -> None:

@@ -245,8 +245,9 @@ class CheckedCount:
         Its total is what it may cost beyond that: by default what the earlier question left of it.
         Raises InvalidInput if the path ends before the wanted error.
         """
-        caps = kept.caps | {"in_all": bool(kept.caps["in_all"])}
-        measure = replace(self.measure, **caps)
+        caps = kept.caps
+        measure = replace(self.measure, rows=caps["rows"], amount=caps["amount"])
+        measure = replace(measure, in_all=bool(caps["in_all"]))
         whole = replace(self, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
         left = max(self.total - kept.paid, whole.cost_of_dropped(kept.most))
         request = replace(whole, total=left if total is None else total)

@@ -104,7 +104,8 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     max_groups_per_user : int, "auto" or None
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
         m most expensive groups are then charged. ``"auto"`` chooses m privately; it is the default
-        for persons in 20 ``keys`` or more with a relative error. Else the default is ``"none"``:
+        for persons in 20 ``keys`` or more with a relative error. Sums, and rows with
+        ``max_rows_per_user="auto"``, have one cap on all groups together. Else it is ``"none"``:
         all groups, and every group is charged (with ``private_keys``: 10). For a mapping, you
         guarantee m.
     one_row_per_user : bool
@@ -179,10 +180,10 @@ def sum(data: Any, column: str | None = None, /, **options: Unpack[CountOptions]
         bounds of at most 1024, else the larger bound divided by about 1024 (a power of two).
     max_rows_per_user : int or "auto"
         How many rows of a user count in one group, a sample of their rows there (of a mean: 1 by
-        default, and chosen privately if one row moves the mean too far). Without it, all rows of
-        a user count in a sum, and what a user adds to a group is clipped to an amount that is
-        chosen privately (3 % of the budget). What caps and bounds remove is estimated (5 % of the
-        budget; ``dropped_share``) and counts against ``within``.
+        default, and chosen privately if one row moves the mean too far). Without it and without
+        ``max_groups_per_user``, all rows of a user count in a sum, and a user adds at most an
+        amount that is chosen privately to all groups together. What caps and bounds remove is
+        estimated (``dropped_share``), and its error counts against ``within``.
     **options
         The other options of :func:`count`: ``by``, ``user``, ``within`` or ``plus_minus``,
         ``epsilon``, ``delta``, ``keys``, ``private_keys``, ``max_groups_per_user``, ``where``, ….

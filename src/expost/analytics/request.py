@@ -123,7 +123,8 @@ class CountRequest(TypedDict, total=False):
         RequestSetting(
             "In how many groups a person counts: a number, auto (chosen privately) or none. "
             "Only the most expensive groups of this number are charged. Default: auto for a count "
-            "of persons in 20 listed groups or more, else none.",
+            "of persons in 20 listed groups or more, one cap on all groups together for sums, "
+            "else none.",
             True,
             _COUNT,
         ),
