@@ -264,6 +264,31 @@ def test_what_bounds_clip_is_noticed():
     assert found.answers == ()
 
 
+@pytest.mark.parametrize("asked", ["rows", "query"])
+def test_values_are_told_where_only_the_cap_is_unsure(asked, monkeypatch):
+    """Not answered, but close to the value with the correction, and the charge adds up."""
+    unsure = ChosenCap(16, 0.1, 0.09, 0.14, clear=False)
+    monkeypatch.setattr(CapSearch, "run", lambda search: unsure)
+    options: dict[str, Any] = {"user": "u", "keys": range(5), "within": 0.05, "epsilon": 2}
+    options |= {"simulation": True, "randomness": SimulationRandomness(4)}
+    truth = np.bincount(orders()["g"].to_numpy())
+    if asked == "query":
+        text = "SELECT g, COUNT(*) FROM t GROUP BY g"
+        result: Any = expost.query(text, source={"t": orders()}, **options)
+        told, answers = result.parts[0].unanswered, result.parts[0].answers
+    else:
+        options |= {"count_rows": True, "max_rows_per_user": "auto", "by": "g"}
+        result = expost.count(orders(), **options)
+        told, answers = result.unanswered, result.answers
+    assert answers == ()
+    assert len(told) == 5
+    for answer in told:
+        assert answer.estimate == pytest.approx(truth[int(answer.group)], rel=0.15)
+        assert answer.high - answer.low < 0.12 * answer.estimate
+    assert 0 < result.spent < 2
+    assert verify_certificate(result.certificate()) == []
+
+
 def test_sums_of_either_sign_are_not_corrected():
     chosen = ChosenCap(5, 0.02, 0.01, 0.03, clear=True)
     assert chosen.share(0.9)["estimate"] == pytest.approx(0.02 / 1.02)

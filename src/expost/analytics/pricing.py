@@ -54,6 +54,7 @@ _FEW = 4  # caps of the amount with which a user counts in the share, where noth
 _NEARLY_ALL = Fraction(4, 5)  # of the listed groups: a cap from here on is no cap at all
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
+_TOLD = 4  # times the wanted error that a value may be wrong by what a cap removed, to be told
 _MOST_ROWS = 2**15  # of a person in all groups together that a cap chosen privately may allow
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
 FINER = 32  # counts are made in such parts where noise is Laplace: less is lost to rounding
@@ -580,6 +581,15 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     if within is None or not request.counts_removed or request.stated:
         return told | {"bias": middle if known else low}
     return told | {"bias": max(middle, low) + (_TAIL - 1) * low if high - low <= within else within}
+
+
+def told_only(request: CheckedCount, removed: Mapping[str, Any]) -> bool:
+    """Whether values are told though none is within the error: for what a cap removed alone.
+
+    Of a cap on all groups together, if the error of that is at most four times the wanted one.
+    """
+    within, bias = request.wanted.within or 0.0, removed.get("bias", 0.0)
+    return request.measure.in_all and (1 - LEAST_PART) * within < bias <= _TOLD * within
 
 
 def _odds(share: float) -> float:

@@ -43,6 +43,7 @@ from expost.analytics.pricing import (
     removed_share,
     settled_at,
     source_description,
+    told_only,
     too_much_removed,
 )
 from expost.analytics.private_keys import KeySelection
@@ -288,6 +289,7 @@ class Progress:
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
+    unsure: list[Answer] = field(default_factory=list)  # within the error but for what caps removed
     values: GroupValues | None = field(repr=False, default=None)
     measure: Measure | None = None
     limit: int | None = None
@@ -328,8 +330,13 @@ def run_request(
     progress.measure = request.measure
     refinement = refinement_of(request, progress, groups, values, randomness, keep_path=keep_path)
     progress.refinement = refinement
+    unsure = told_only(request, progress.dropped or {})
     for answer in refinement:
-        progress.answers.append(in_data_units(request, progress, answer))
+        answer = in_data_units(request, progress, answer)
+        if unsure:
+            progress.unsure.append(answer)
+            continue
+        progress.answers.append(answer)
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -546,7 +553,7 @@ def refinement_of(
     job = request.job(
         max(1, len(groups)),
         progress.most,
-        bias=removed.get("bias", 0.0),
+        bias=0.0 if told_only(request, removed) else removed.get("bias", 0.0),
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
@@ -614,8 +621,9 @@ def _result(
     outcome, spent = settled_at(progress.spent, charges)
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(
-            in_data_units(request, progress, answer) for answer in refinement.unanswered
+        unanswered=(
+            *progress.unsure,
+            *(in_data_units(request, progress, answer) for answer in refinement.unanswered),
         ),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),

@@ -40,6 +40,7 @@ from expost.analytics.pricing import (
     KeptPath,
     price_request,
     settled_at,
+    told_only,
 )
 from expost.analytics.quantile_request import run_cells
 from expost.analytics.quantile_search import CellCounts
@@ -378,9 +379,12 @@ class QueryRun:
             self._randomness,
             keep_path=self._keep_path,
         )
+        unsure = told_only(request, progress.dropped or {})
+        answers = progress.unsure if unsure else progress.answers
         for answer in refinement:
-            progress.answers.append(counting.in_data_units(request, progress, answer))
+            answers.append(counting.in_data_units(request, progress, answer))
         others = [counting.in_data_units(request, progress, one) for one in refinement.unanswered]
+        others = progress.unsure + others
         spent = progress.spent + request.paid_before
         return self._told(part, progress.answers, others, spent)
 

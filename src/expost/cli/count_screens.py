@@ -107,6 +107,13 @@ def _about_unanswered(result: CountResult) -> str:
             "moved counts by more. Give a larger --max-groups-per-user (or auto), a larger "
             "--within or --epsilon; --one-row-per-user if everybody has one row."
         )
+    if result.within is not None and "in_all_groups" in share and bias >= 0.9 * result.within:
+        return (
+            f"No group is called within {result.within:.0%}: the budget does not tell well enough "
+            f"what the cap removed ({share['low']:.1%} – {share['high']:.1%}). Values, where they "
+            "are told, are corrected by the estimate; their intervals leave its error out. A "
+            "larger --epsilon or --within answers more, or caps that you state."
+        )
     if result.within is not None and bias >= result.within:
         return (
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
