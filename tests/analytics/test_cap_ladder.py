@@ -257,6 +257,28 @@ def test_a_sum_and_its_words():
     assert found.spent <= 2
 
 
+@pytest.mark.parametrize("door", ["sum", "query"])
+def test_a_finer_question_keeps_what_the_cap_removed(door, tmp_path):
+    """The same cap, correction and bias; only the difference is charged."""
+    ledger = expost.Ledger.create(tmp_path / "ledger.db", expost.PureBudget(20))
+    results = []
+    for within in (0.2, 0.06):
+        options: dict[str, Any] = {"user": "u", "keys": range(5), "within": within, "epsilon": 4}
+        options |= {"ledger": ledger, "table_version": "1"}
+        if door == "sum":
+            options |= {"by": "g", "bounds": (0, 100)}
+            results.append(expost.sum(orders(), "v", **options))
+        else:
+            text = "SELECT g, SUM(v) FROM t GROUP BY g"
+            options |= {"bounds": {"v": (0, 100)}}
+            results.append(expost.query(text, source={"t": orders()}, **options))
+    told = [one.dropped_share if door == "sum" else one.parts[0].dropped_share for one in results]
+    assert told[0] == told[1]
+    assert results[1].public["paid_before"] > 0
+    for result in results:
+        assert verify_certificate(result.certificate(), ledger=ledger) == []
+
+
 def test_what_bounds_clip_is_noticed():
     """Half of the amount is above the bounds: no sum is called within 5 %."""
     table = pa.table({"u": range(20_000), "v": [100.0] * 20_000})
