@@ -61,7 +61,8 @@ FINER = 32  # counts are made in such parts where noise is Laplace: less is lost
 _PARTS = 10**12  # of the worst case; a request is settled at a whole number of them
 THEOREM = (
     "noise reduction per group; a user is in at most m groups, so the charge is the sum of the m "
-    "largest group costs (docs/counting.md, What it costs)"
+    "largest group costs, of which a cap on all groups together needs one (docs/counting.md, What "
+    "it costs)"
 )
 
 

@@ -1,14 +1,16 @@
 """``expost.query``: one SELECT, one reservation, one scan, one charge.
 
 **Guarantee.** Each measurement (*part*) is a refinement of its own on rows in which a person is in
-at most m groups, with at most r rows in each (:mod:`.refinement`). Where released numbers say that
-m moves counts of persons too much, these are looked at in all listed groups, and each is charged.
-The caps, the groups and the parts are released one after another, each with what is left of the
-total; how much a part may spend depends on released numbers only. By plain composition
-(docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum of what the
-parts cost**, the private choice of caps and groups included; with δ the same sum of ρ never exceeds
-the total, and finding groups privately has half of δ. The worst case is the total, reserved before
-a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-processing.
+at most m groups, with at most r rows in each (:mod:`.refinement`), or adds at most one cap to all
+groups together (:mod:`.total_cap`), which the part chooses with its own share first. Where released
+numbers say that m moves counts of persons too much, these are looked at in all listed groups, and
+each is charged. The caps, the groups and the parts are released one after another, each with what
+is left of the total; how much a part may spend depends on released numbers only. By plain
+composition (docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum
+of what the parts cost**, the private choice of caps and groups included; with δ the same sum of ρ
+never exceeds the total, and finding groups privately has half of δ. The worst case is the total,
+reserved before a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-
+processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
@@ -105,7 +107,8 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         Find the groups privately instead; needs ``delta``.
     max_groups_per_user, max_rows_per_user : int, "auto" or "none"
         The caps of groups per person, and of rows per person and group (default: chosen privately,
-        3 % of the total each). ``one_row_per_user`` declares that both are 1.
+        3 % of the total each; COUNT of rows and SUM of listed groups then have one cap on all
+        groups together instead). ``one_row_per_user`` declares that both are 1.
     ledger, budget, analyst, memo
         The ledger to charge: one reservation for the whole query.
     table_version : str, optional
