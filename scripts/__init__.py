@@ -6,6 +6,7 @@
 ``figures``              figures of the README and the docs
 ``interval_coverage``    coverage of the intervals of ``expost count``
 ``capped_truth``         answers under caps that are chosen next to the truth without caps
+``chosen_caps``          groups answered if no cap is given, next to an oracle and to a guessed cap
 ``counting_comparison``  counts next to capped Laplace and Gaussian histograms
 ``audit``                audits of broken mechanisms, for docs/audit.md
 ``passed_is_true``       how often a certified model is truly above its bar

@@ -453,6 +453,26 @@ def fill(page: Path, marker: str, content: str) -> None:
     )
 
 
+def chosen_caps() -> str:
+    """Groups answered without a word about caps, by table, question and ε."""
+    path = DOCS / "results" / "chosen_caps.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    levels = sorted({row["epsilon"] for row in rows})
+    titles = [f"ε = {level:g}: answered (right), spent" for level in levels]
+    lines = ["| " + " | ".join(["table", "question", *titles, "oracle, guessed"]) + " |"]
+    lines.append("|---" * (len(levels) + 3) + "|")
+    for name, question in dict.fromkeys((row["table"], row["question"]) for row in rows):
+        cells = [row for row in rows if (row["table"], row["question"]) == (name, question)]
+        shown = [
+            f"{row['answered']:.3g} ({row['right']:.3g}) of {row['asked']}, {row['spent']:.2g}"
+            for row in sorted(cells, key=lambda row: row["epsilon"])
+        ]
+        middle = next((row for row in cells if row["epsilon"] == 1), cells[0])
+        other = f"{middle['oracle']}, {middle['guessed_right']:.3g}" if "oracle" in middle else "–"
+        lines.append("| " + " | ".join([name, question, *shown, other]) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write all tables."""
     for page, names in SCREENS.items():
@@ -476,6 +496,7 @@ def main() -> None:
     fill(DOCS / "least-epsilon.md", "passed-is-true", passed_is_true())
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
+    fill(DOCS / "counting.md", "chosen-caps", chosen_caps())
     fill(DOCS / "counting.md", "analysts", analysts())
     fill(DOCS / "quantiles.md", "quantile-tasks", quantile_tasks())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))

@@ -20,6 +20,7 @@ from scipy import stats
 import expost
 from expost import SimulationRandomness
 from expost.analytics import cap_choice, contribution, pricing, query
+from expost.analytics.cap_ladder import MOST_SHARE
 from expost.analytics.contribution import select
 from expost.analytics.count_result import warnings_of_caps
 from expost.analytics.request import check_request, completed, measure_of
@@ -54,9 +55,9 @@ def test_a_sum_keeps_most_rows_by_default():
     (answer,) = found.answers
     assert answer.estimate == pytest.approx(TRUTH, rel=0.15)
     assert found.public["max_rows_per_user"] is None
-    assert 300 < found.public["max_amount_per_user"] < 1200  # all rows of most people
+    assert 200 < found.public["max_amount_per_user"] < 1200  # all rows of most people
     assert found.public["rows_chosen_privately"] is True
-    assert found.public["shares"]["max_rows_per_user"] == pytest.approx(0.12)
+    assert 0 < found.public["shares"]["max_rows_per_user"] < 4 * float(MOST_SHARE)
     assert found.spent <= 4
     assert verify_certificate(found.certificate()) == []
     mean = expost.mean(ORDERS, "v", **ASKED).public

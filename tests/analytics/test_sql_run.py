@@ -21,6 +21,7 @@ from expost import (
     certificate_words,
     verify_certificate,
 )
+from expost.analytics.cap_ladder import MOST_SHARE, ChosenCap
 from expost.analytics.sql_request import check_query, plan_query
 from expost.analytics.sql_run import QueryRun
 
@@ -273,7 +274,7 @@ def test_one_reservation_one_charge_and_a_certificate(tmp_path):
         lambda d: d["parts"][0].__setitem__("spent", d["parts"][0]["spent"] / 2),
         lambda d: d["spent"].__setitem__("epsilon", d["spent"]["epsilon"] / 2),
         lambda d: d["parts"].pop(),
-        lambda d: d["public"]["shares"].__setitem__("max_rows_per_user", 0.0),
+        lambda d: d["parts"][0].__setitem__("share_of_dropped", 0.0),
     ):
         changed = json.loads(json.dumps(document))
         change(changed)
@@ -367,7 +368,8 @@ def test_what_a_part_does_not_use_is_for_those_after_it():
 
 def test_what_the_caps_spoil_is_for_the_others(monkeypatch):
     """An aggregate of which four fifths are removed comes first, and leaves what it has."""
-    monkeypatch.setattr("expost.analytics.cap_choice.choose_cap", lambda _, caps, *a, **k: caps[0])
+    small = ChosenCap(1, 4.0, 0.1, 5.0, clear=False)
+    monkeypatch.setattr("expost.analytics.cap_ladder.CapSearch.run", lambda search: small)
     people = [person for person in range(2000) for _ in range(5)]
     rows = pa.table({"customer": people, "amount": [person % 7 for person in people]})
     options = {"source": {"orders": rows}, "user": "customer", "epsilon": 20, "within": 0.05}
@@ -411,9 +413,12 @@ def test_caps_are_chosen_privately_and_paid():
         epsilon=10.0,
     )
     shares = result.public["shares"]
-    assert shares["max_groups_per_user"] == shares["max_rows_per_user"] == pytest.approx(0.3)
-    assert result.max_groups_per_user >= 1
-    assert result.max_rows_per_user >= 1
+    assert shares["max_groups_per_user"] == shares["max_rows_per_user"] == 0
+    (part,) = result.parts
+    assert 0 < part.share_of_dropped <= 10 * float(MOST_SHARE)
+    assert part.dropped_share["in_all_groups"] >= 1
+    assert result.max_groups_per_user is None
+    assert verify_certificate(result.certificate()) == []
 
 
 def test_a_guarantee_is_for_the_whole_query():

@@ -283,7 +283,7 @@ def _path_record(kept: KeptPath) -> dict[str, Any]:
 
 def _path_of(record: Any) -> KeptPath:
     """The path of a record; ValueError if it is not whole."""
-    caps = {name: record["caps"][name] for name in ("rows", "amount")}
+    caps = {name: record["caps"][name] for name in ("rows", "amount", "in_all")}
     told = {name: record[name] for name in ("limit", "share")}
     kept = KeptPath(record["most"], caps, **told, side=Fraction(record["side"]))
     if "costs" not in record:

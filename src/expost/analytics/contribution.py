@@ -44,9 +44,10 @@ GROUPS_HELD, _SIZED = "expost_size", "expost_sized"
 _NARROW_SUM = "sum_no_overflow"
 _NAME, _NUMBER = "expost_name", "expost_number"
 _PART = "expost_part"  # which of several queries
-_USERS, ROW_RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
+USERS_COUNTED, ROW_RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
-_WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
+WHOLE_SUM = "expost_whole"
+_WHOLE, _AMOUNTS = (WHOLE_SUM, "expost_whole_2"), (_KEPT, _GAP)
 _HASH = 12  # digits: texts of this length are sorted fast; equal ones are told apart by name
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
 
@@ -87,6 +88,7 @@ class Measure:
     ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
     group; None until it has been chosen privately, and for a sum with a cap of the ``amount`` that
     a user adds to a group. ``low`` and ``high`` are the public bounds of a value, in grid units.
+    With ``in_all`` the cap is on all groups together (``total_cap``).
     """
 
     kind: str = "users"
@@ -96,6 +98,7 @@ class Measure:
     low: int = 0
     high: int = 1
     amount: int | None = None
+    in_all: bool = False
 
     @property
     def largest(self) -> int:
@@ -104,7 +107,10 @@ class Measure:
 
     @property
     def sensitivity(self) -> int:
-        """How much one user can change the value of one group, in grid units."""
+        """How much one user can change the value of one group, in grid units.
+
+        With ``in_all`` that of all groups together.
+        """
         if self.amount is not None:
             return self.amount
         assert self.rows is not None
@@ -114,8 +120,8 @@ class Measure:
 
     @property
     def caps(self) -> dict[str, int | None]:
-        """The caps per user and group."""
-        return {"rows": self.rows, "amount": self.amount}
+        """The caps per user and group, or of all groups together."""
+        return {"rows": self.rows, "amount": self.amount, "in_all": int(self.in_all)}
 
     @property
     def signed(self) -> bool:
@@ -180,13 +186,13 @@ def grid_units(column: Any, measure: Measure, engine: str) -> Any:
     value = columns.finite_column(column, engine, "column")
     edge = 2.0**60 * float(measure.grid)  # before the division, so that nothing overflows
     # Not clip: on some engines that repeats its input, so that nested ones grow exponentially.
-    known = _between(value.fill_null(0.0), -edge, edge)
+    known = between(value.fill_null(0.0), -edge, edge)
     scaled = (known / float(measure.grid) + 0.5).floor().cast("int64")
-    units = _between(scaled, measure.low, measure.high)  # bounds are whole numbers, so is the type
+    units = between(scaled, measure.low, measure.high)  # bounds are whole numbers, so is the type
     return value.notnull().ifelse(units, ibis.null("int64"))
 
 
-def _between(value: Any, low: Any, high: Any) -> Any:
+def between(value: Any, low: Any, high: Any) -> Any:
     """A value that is not NULL, clipped."""
     ibis = ibis_module()
     return ibis.greatest(ibis.literal(low), ibis.least(ibis.literal(high), value))
@@ -235,7 +241,7 @@ def pair_sums(
     if measure.kind == "rows":
         return rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: rows.count()})
     return rows.group_by([USER, GROUP]).aggregate(
-        **{FIRST_SUM: _whole(rows[VALUE]), _WHOLE[0]: _whole(rows[WIDE])}
+        **{FIRST_SUM: integer_sum(rows[VALUE]), _WHOLE[0]: integer_sum(rows[WIDE])}
     )
 
 
@@ -256,7 +262,7 @@ def clipped(pairs: Any, measure: Measure) -> Any:
         kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
         return pairs.mutate(**{FIRST_SUM: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     assert measure.amount is not None
-    kept, wide = _between(pairs[FIRST_SUM], -measure.amount, measure.amount), pairs[_WHOLE[0]]
+    kept, wide = between(pairs[FIRST_SUM], -measure.amount, measure.amount), pairs[_WHOLE[0]]
     shown = {FIRST_SUM: kept, _KEPT[0]: kept.abs(), _GAP[0]: (wide - kept).abs()}
     return pairs.mutate(**shown, **{_WHOLE[0]: wide.abs()})
 
@@ -287,7 +293,7 @@ def measured(
         sums[FIRST_SUM], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
         sums[_WHOLE[0]], sums[_GAP[0]] = wide.abs(), (wide - kept.ifelse(value, 0)).abs()
     return rows.group_by([USER, GROUP]).aggregate(
-        **{name: _whole(part) for name, part in sums.items()}
+        **{name: integer_sum(part) for name, part in sums.items()}
     )
 
 
@@ -345,15 +351,16 @@ def totals(
 def group_totals(pairs: Any, cut: Any, keys: Sequence[str] | None = None) -> Any:
     """Return the query for the sums per group over all pairs less the pairs that are ``cut``."""
     names = [name for name in (FIRST_SUM, _SECOND) if name in pairs.columns]
-    signed = pairs.select(GROUP, *names, **{_USERS: literal64(1)})
+    signed = pairs.select(GROUP, *names, **{USERS_COUNTED: literal64(1)})
     if cut is not None:
         less = {name: -cut[name] for name in names}
-        signed = ibis_module().union(signed, cut.select(GROUP, **less, **{_USERS: literal64(-1)}))
+        less[USERS_COUNTED] = cut[USERS_COUNTED] if USERS_COUNTED in cut.columns else literal64(-1)
+        signed = ibis_module().union(signed, cut.select(GROUP, **less))
     groups = signed.group_by(GROUP).aggregate(
-        **{name: _whole(signed[name]) for name in [*names, _USERS]}
+        **{name: integer_sum(signed[name]) for name in [*names, USERS_COUNTED]}
     )
     if not names:  # every pair is worth 1
-        groups = groups.mutate(**{FIRST_SUM: groups[_USERS]})
+        groups = groups.mutate(**{FIRST_SUM: groups[USERS_COUNTED]})
     if not pairs[GROUP].type().is_integer():
         return groups
     listed = _numbers(pairs, keys)
@@ -371,8 +378,8 @@ def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: An
             MOST_UNITS if most is None else most,
         )
         kept = ibis.least(sizes[GROUPS_HELD], ibis.literal(min(last, limit)))
-        gap = _between(sizes[GROUPS_HELD] - last, 0, limit)
-        return sizes.aggregate(**{_KEPT[0]: _whole(kept), _GAP[0]: _whole(gap)})
+        gap = between(sizes[GROUPS_HELD] - last, 0, limit)
+        return sizes.aggregate(**{_KEPT[0]: integer_sum(kept), _GAP[0]: integer_sum(gap)})
     parts = 2 if _SECOND in pairs.columns else 1
     kept, gaps = _KEPT[:parts], _GAP[:parts]
     signed = pairs.select(USER, *kept, *gaps)
@@ -381,10 +388,10 @@ def capped_amounts(pairs: Any, cut: Any, most: int | None, limit: int, users: An
         less |= {gap: cut[_WHOLE[part]] - cut[gap] for part, gap in enumerate(gaps)}
         signed = ibis.union(signed, cut.select(USER, **less))
     users = signed.group_by(USER).aggregate(
-        **{name: _whole(signed[name]) for name in (*kept, *gaps)}
+        **{name: integer_sum(signed[name]) for name in (*kept, *gaps)}
     )
     limited = _limited(users, kept, limit) | _limited(users, gaps, limit)
-    return users.aggregate(**{name: _whole(amount) for name, amount in limited.items()})
+    return users.aggregate(**{name: integer_sum(amount) for name, amount in limited.items()})
 
 
 def users_of(pairs: Any) -> Any:
@@ -402,13 +409,20 @@ def dropped(
     Which ones depends on the user's own groups and the salt only. ``users`` are those of
     :func:`users_of`, if they are known already.
     """
-    sizes, name = users_of(pairs) if users is None else users, GROUP
+    sizes = users_of(pairs) if users is None else users
     above = pairs.semi_join(sizes.filter(sizes[GROUPS_HELD] > most), USER)
+    above, order = ordered_by_hash(above, salt, keys)
+    ranked = _ranked(above, USER, order)
+    return ranked.filter(ranked[ROW_RANK] >= most).select(*pairs.columns)
+
+
+def ordered_by_hash(pairs: Any, salt: str, keys: Sequence[str] | None) -> tuple[Any, list[Any]]:
+    """The pairs, and the order of a user's groups by a salted hash of their names."""
+    name = GROUP
     if pairs[GROUP].type().is_integer():
         listed, name = _numbers(pairs, keys), _NAME
-        above = above.join(listed, above[GROUP] == listed[_NUMBER])
-    ranked = _ranked(above, USER, [salted_hash(above, [USER, name], salt), above[GROUP]])
-    return ranked.filter(ranked[ROW_RANK] >= most).select(*pairs.columns)
+        pairs = pairs.join(listed, pairs[GROUP] == listed[_NUMBER])
+    return pairs, [salted_hash(pairs, [USER, name], salt), pairs[GROUP]]
 
 
 def literal64(value: int) -> Any:
@@ -431,7 +445,7 @@ def _with_amounts(groups: Any, sums: Any) -> Any:
     return ibis.union(groups, added.select(*groups.columns))
 
 
-def _whole(numbers: Any) -> Any:
+def integer_sum(numbers: Any) -> Any:
     """A sum as a number of 64 bits, which holds it (:data:`MOST_UNITS`); 0 for no rows."""
     from ibis.expr import operations
 
@@ -510,7 +524,9 @@ def distinct_totals(
     sizes = sizes.rename(**{_SIZED: GROUP})
     joined = plain.left_join(sizes, plain[GROUP] == sizes[_SIZED])
     groups = joined.select(
-        plain[GROUP], plain[_USERS], **{FIRST_SUM: sizes[GROUPS_HELD].fill_null(0).cast("int64")}
+        plain[GROUP],
+        plain[USERS_COUNTED],
+        **{FIRST_SUM: sizes[GROUPS_HELD].fill_null(0).cast("int64")},
     )
     if limit is None:
         return groups
@@ -519,7 +535,9 @@ def distinct_totals(
     shown = shown.filter(shown[ROW_RANK] < limit).group_by([GROUP, VALUE])
     pairs = shown.aggregate(**{_KEPT[0]: ibis._[_KEPT[0]].max()})
     numbers = {_KEPT[0]: pairs[_KEPT[0]], _GAP[0]: 1 - pairs[_KEPT[0]]}
-    return _with_amounts(groups, pairs.aggregate(**{n: _whole(one) for n, one in numbers.items()}))
+    return _with_amounts(
+        groups, pairs.aggregate(**{n: integer_sum(one) for n, one in numbers.items()})
+    )
 
 
 def _limited(users: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
@@ -582,7 +600,7 @@ def _group_values(sums: dict[str, list[Any]]) -> GroupValues:
         tuple(str(sums[GROUP][row]) for row in order),
         column(FIRST_SUM),
         column(_SECOND) if _SECOND in sums else None,
-        column(_USERS),
+        column(USERS_COUNTED),
         *amounts_of(sums),
     )
 

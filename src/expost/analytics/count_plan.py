@@ -99,6 +99,8 @@ def plan_count(
     checked = checked.assumed().drafted() if draft else checked.assumed()
     known, assumed = groups or MANY_GROUPS, checked.cap == AUTO
     most = min(known, KEYS_CAP if assumed else known if checked.cap is None else int(checked.cap))
+    if checked.measure.in_all:  # one cap on all groups together: one group is charged
+        most, assumed = 1, False
     job, whole = checked.job(known, most), checked.counting_total(most)
     return QueryPlan(
         tuple(size_plan(size, checked, job, whole) for size in sizes),

@@ -518,15 +518,18 @@ def warnings_of_caps(
     caps = [] if most is None else [f"{most} groups per user"]
     if request.measure.amount is not None:
         amount = float(request.measure.amount * request.measure.grid)
-        caps += [f"{amount:,.6g} per user and group"]
+        caps += [f"{amount:,.6g} per user"]
     elif share["of"] != "pairs":
-        caps += [f"{request.measure.rows} rows per user and group"]
-    mean = request.measure.kind == "mean"
-    effect = (
-        "The mean is that of the rows that are kept"
-        if mean
-        else "Values are too low by about as much"
-    )
+        caps += [f"{request.measure.rows} rows per user"]
+    if request.measure.in_all:
+        caps = [f"{caps[-1]} in all groups together"]
+    elif share["of"] != "pairs":
+        caps[-1] += " and group"
+    effect = "Values are too low by about as much"
+    if request.measure.kind == "mean":
+        effect = "The mean is that of the rows that are kept"
+    elif share.get("corrected"):
+        effect = "Values are corrected for that"
     return (
         f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
         f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",

@@ -19,6 +19,7 @@ import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.cap_choice import MOST_CAP, amount_candidates, cap_candidates
+from expost.analytics.cap_ladder import FURTHER, MOST_SHARE, LadderTerms, doubling_steps
 from expost.analytics.contribution import MOST_UNITS, GroupValues, Measure
 from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection
@@ -53,12 +54,15 @@ _FEW = 4  # caps of the amount with which a user counts in the share, where noth
 _NEARLY_ALL = Fraction(4, 5)  # of the listed groups: a cap from here on is no cap at all
 _FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
+_TOLD = 4  # times the wanted error that a value may be wrong by what a cap removed, to be told
+_MOST_ROWS = 2**15  # of a person in all groups together that a cap chosen privately may allow
 ASSUMED_ROWS = 10  # a cap of rows that is chosen privately, in a plan
 FINER = 32  # counts are made in such parts where noise is Laplace: less is lost to rounding
 _PARTS = 10**12  # of the worst case; a request is settled at a whole number of them
 THEOREM = (
     "noise reduction per group; a user is in at most m groups, so the charge is the sum of the m "
-    "largest group costs (docs/counting.md, What it costs)"
+    "largest group costs, of which a cap on all groups together needs one (docs/counting.md, What "
+    "it costs)"
 )
 
 
@@ -114,6 +118,7 @@ class CheckedCount:
     may_raise_rows: bool = False  # a mean of one row per user, as long as that moves it little
     stated: bool = False  # the caller gave every cap: answers may be about the capped table
     distinct: bool = False  # different values are counted, not rows
+    cap_price: Fraction | None = None  # of a cap on all groups together, once it is known
 
     @property
     def law(self) -> str:
@@ -155,9 +160,20 @@ class CheckedCount:
         return self.chooses_rows and self.measure.kind == "sum"
 
     @property
+    def caps_in_all(self) -> bool:
+        """Whether what is chosen is a cap on all groups together: no m, and one choice."""
+        free = self.cap == AUTO or self.most_known == 1
+        return self.chooses_rows and self.counts_removed and free and not self.special
+
+    @property
+    def special(self) -> bool:
+        """Whether a cap per group is needed: to find groups, or for different values."""
+        return self.private or self.distinct
+
+    @property
     def chooses_cap(self) -> bool:
         """Whether m is chosen privately, and paid for."""
-        return self.cap == AUTO and self.most_known != 1
+        return self.cap == AUTO and self.most_known != 1 and not self.caps_in_all
 
     @property
     def counts_removed(self) -> bool:
@@ -177,7 +193,12 @@ class CheckedCount:
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
 
     def cost_of_rows(self) -> Fraction:
-        """The price of choosing the rows or the amount per user and group."""
+        """The price of choosing the rows or the amount per user and group.
+
+        Of a cap on all groups together the most that it may be, until it is known (``cap_price``).
+        """
+        if self.caps_in_all:
+            return self.total * MOST_SHARE if self.cap_price is None else self.cap_price
         return self.total * CAP_SHARE if self.chooses_rows else Fraction(0)
 
     def cost_of_keys(self) -> Fraction:
@@ -191,8 +212,8 @@ class CheckedCount:
         """
         if self.dropped_price is not None:
             return self.dropped_price
-        if self.one_row:
-            return Fraction(0)
+        if self.one_row or self.caps_in_all or self.measure.in_all:
+            return Fraction(0)  # what a cap on all groups removes is known from its choice
         capped = most is not None and (self.most_known is None or most < self.most_known)
         if self.measure.kind == "users" and (self.from_counts or not capped):
             return Fraction(0)
@@ -232,7 +253,9 @@ class CheckedCount:
         Its total is what it may cost beyond that: by default what the earlier question left of it.
         Raises InvalidInput if the path ends before the wanted error.
         """
-        measure = replace(self.measure, rows=kept.caps["rows"], amount=kept.caps["amount"])
+        caps = kept.caps
+        measure = replace(self.measure, rows=caps["rows"], amount=caps["amount"])
+        measure = replace(measure, in_all=bool(caps["in_all"]))
         whole = replace(self, measure=measure, chooses_rows=False, cap=kept.most, kept=kept)
         left = max(self.total - kept.paid - kept.side, whole.cost_of_dropped(kept.most))
         request = replace(whole, total=left if total is None else total)
@@ -310,9 +333,27 @@ class CheckedCount:
         caps = self.amounts or cap_candidates(max(1, min(MOST_CAP, MOST_UNITS // units)))
         return list(takewhile(lambda cap: self.with_rows(cap)._fits(most), caps))
 
+    def ladder(self) -> tuple[tuple[int, ...], LadderTerms]:
+        """Return the steps and the terms by which a cap on all groups together is chosen."""
+        unit = max(1, self.measure.largest // 1024) if self.caps_amount else 1
+        last = min(MOST_UNITS, 1024 * self.measure.largest) if self.caps_amount else _MOST_ROWS
+        fit = [step for step in doubling_steps(unit, last) if self.with_rows(step)._fits(1)]
+        terms = LadderTerms(
+            law=self.law,
+            total=self.total,
+            within=float(self.wanted.within or 0),
+            confidence=self.wanted.confidence,
+            groups=self.most_known or 1,
+            corrected=not self.measure.signed,
+            clips=self.caps_amount,
+            largest=max(fit, default=1),
+        )
+        first = min(unit, terms.largest)
+        return doubling_steps(first, max(terms.largest, 4 * first) << FURTHER), terms
+
     def with_rows(self, cap: int) -> CheckedCount:
         """Return the request with this cap of rows (or of the amount) per user and group."""
-        measure = self.measure
+        measure = replace(self.measure, in_all=self.caps_in_all)
         capped = replace(measure, amount=cap) if self.caps_amount else replace(measure, rows=cap)
         return replace(self, measure=capped)
 
@@ -529,6 +570,9 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     measure, within = request.measure, request.wanted.within
     kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
     told = {"of": kinds[measure.kind]} | share
+    if measure.in_all:
+        cap = float(measure.sensitivity * measure.grid)
+        return told | {"in_all_groups": cap, "corrected": not measure.signed}
     if measure.kind == "users":
         if within is None or request.wanted.top is not None:
             return told
@@ -549,6 +593,15 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     if within is None or not request.counts_removed or request.stated:
         return told | {"bias": middle if known else low}
     return told | {"bias": max(middle, low) + (_TAIL - 1) * low if high - low <= within else within}
+
+
+def told_only(request: CheckedCount, removed: Mapping[str, Any]) -> bool:
+    """Whether values are told though none is within the error: for what a cap removed alone.
+
+    Of a cap on all groups together, if the error of that is at most four times the wanted one.
+    """
+    within, bias = request.wanted.within or 0.0, removed.get("bias", 0.0)
+    return request.measure.in_all and (1 - LEAST_PART) * within < bias <= _TOLD * within
 
 
 def _odds(share: float) -> float:

@@ -17,13 +17,14 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from expost.analytics import cap_choice, contribution
+from expost.analytics import cap_choice, contribution, total_cap
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
     count_question,
     run_charged,
 )
+from expost.analytics.cap_ladder import CapSearch, StepAmounts, caps_between
 from expost.analytics.contribution import GROUP, USER, GroupValues, Measure
 from expost.analytics.count_result import CountResult, result_of_release, warnings_of_caps
 from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
@@ -42,6 +43,7 @@ from expost.analytics.pricing import (
     removed_share,
     settled_at,
     source_description,
+    told_only,
     too_much_removed,
 )
 from expost.analytics.private_keys import KeySelection
@@ -103,7 +105,8 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     max_groups_per_user : int, "auto" or None
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
         m most expensive groups are then charged. ``"auto"`` chooses m privately; it is the default
-        for persons in 20 ``keys`` or more with a relative error. Else the default is ``"none"``:
+        for persons in 20 ``keys`` or more with a relative error. Sums, and rows with
+        ``max_rows_per_user="auto"``, have one cap on all groups together. Else it is ``"none"``:
         all groups, and every group is charged (with ``private_keys``: 10). For a mapping, you
         guarantee m.
     one_row_per_user : bool
@@ -178,10 +181,10 @@ def sum(data: Any, column: str | None = None, /, **options: Unpack[CountOptions]
         bounds of at most 1024, else the larger bound divided by about 1024 (a power of two).
     max_rows_per_user : int or "auto"
         How many rows of a user count in one group, a sample of their rows there (of a mean: 1 by
-        default, and chosen privately if one row moves the mean too far). Without it, all rows of
-        a user count in a sum, and what a user adds to a group is clipped to an amount that is
-        chosen privately (3 % of the budget). What caps and bounds remove is estimated (5 % of the
-        budget; ``dropped_share``) and counts against ``within``.
+        default, and chosen privately if one row moves the mean too far). Without it and without
+        ``max_groups_per_user``, all rows of a user count in a sum, and a user adds at most an
+        amount that is chosen privately to all groups together. What caps and bounds remove is
+        estimated (``dropped_share``), and its error counts against ``within``.
     **options
         The other options of :func:`count`: ``by``, ``user``, ``within`` or ``plus_minus``,
         ``epsilon``, ``delta``, ``keys``, ``private_keys``, ``max_groups_per_user``, ``where``, ….
@@ -286,6 +289,7 @@ class Progress:
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
+    unsure: list[Answer] = field(default_factory=list)  # within the error but for what caps removed
     values: GroupValues | None = field(repr=False, default=None)
     measure: Measure | None = None
     limit: int | None = None
@@ -327,8 +331,13 @@ def run_request(
     progress.measure = request.measure
     refinement = refinement_of(request, progress, groups, values, randomness, keep_path=keep_path)
     progress.refinement = refinement
+    unsure = told_only(request, progress.dropped or {})
     for answer in refinement:
-        progress.answers.append(in_data_units(request, progress, answer))
+        answer = in_data_units(request, progress, answer)
+        if unsure:
+            progress.unsure.append(answer)
+            continue
+        progress.answers.append(answer)
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -343,6 +352,7 @@ def _values(
         progress.limit = limit = request.kept.limit  # this question may want another error
         if limit is not None:
             progress.side += share_of_removed(request, progress, kept, limit, randomness)
+        known_removed(request, progress)
         return request, list(kept.groups), kept
     if request.from_counts:
         listed = list(request.keys or ())
@@ -355,7 +365,10 @@ def _values(
         most = None  # nobody is in more groups than there are
     removes = most is not None or request.measure.kind != "users"
     progress.limit = limit = request.limit(progress.most) if price and removes else None
-    if shared is None:
+    if shared is not None and request.measure.in_all:
+        kept_rows = total_cap.capped_totals(*shared, request.measure, salt, request.keys)
+        values = contribution.run_totals(kept_rows)
+    elif shared is None:
 
         def write() -> Any:
             rows, keys = request.rows(), request.keys
@@ -384,6 +397,13 @@ def _values(
     passed = progress.selection.select(values.users, randomness)
     released = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
     return request, released, values.on(released)
+
+
+def known_removed(request: CheckedCount, progress: Progress) -> None:
+    """Note what a cap on all groups together removes, as an earlier question released it."""
+    if request.measure.in_all and request.kept is not None and request.kept.share is not None:
+        progress.share = request.kept.share
+        progress.dropped = removed_by_caps(request, progress.share)
 
 
 def shifted(request: CheckedCount, share: Mapping[str, Any]) -> bool:
@@ -432,6 +452,9 @@ def choose_caps(
         progress.most = 1
     if not request.chooses_cap and not request.chooses_rows:
         return request
+    if request.caps_in_all:
+        assert shared is not None
+        return choose_total_cap(request, progress, shared.users, randomness)
     groups, sizes = sizes_per_user(request, shared)
     if request.chooses_cap:
         progress.side += request.cost_of_cap()
@@ -440,6 +463,24 @@ def choose_caps(
         cap = cap_choice.choose_cap(groups, fit, request.above, rate, randomness, span=span)
         progress.most = request.widened(cap, fit)
     return choose_rows(request, progress, sizes, randomness) if request.chooses_rows else request
+
+
+def choose_total_cap(
+    request: CheckedCount, progress: Progress, users: Any, randomness: Randomness
+) -> CheckedCount:
+    """Return the request with a cap on all groups together, chosen by what it removes."""
+    steps, terms = request.ladder()
+    ladder = StepAmounts(steps, *total_cap.ladder_amounts(users, steps, caps_between(steps)))
+    before = progress.side
+
+    def pay(cost: Fraction) -> None:
+        progress.side += cost
+
+    chosen = CapSearch(ladder, terms, pay, randomness).run()
+    request = replace(request.with_rows(chosen.cap), cap_price=progress.side - before)
+    progress.most, progress.share = 1, chosen.share(request.wanted.confidence)
+    progress.dropped = removed_by_caps(request, progress.share)
+    return request
 
 
 def choose_rows(
@@ -513,7 +554,7 @@ def refinement_of(
     job = request.job(
         max(1, len(groups)),
         progress.most,
-        bias=removed.get("bias", 0.0),
+        bias=0.0 if told_only(request, removed) else removed.get("bias", 0.0),
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
@@ -575,14 +616,15 @@ def _result(
     refinement = progress.refinement
     if refinement is None:
         raise InvalidInput("source", "the table", "nothing was looked at")
-    capped = progress.most
+    capped = None if request.measure.in_all else progress.most
     grid = float(request.measure.grid)
     wanted = request.wanted
     outcome, spent = settled_at(progress.spent, charges)
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(
-            in_data_units(request, progress, answer) for answer in refinement.unanswered
+        unanswered=(
+            *progress.unsure,
+            *(in_data_units(request, progress, answer) for answer in refinement.unanswered),
         ),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
@@ -643,6 +685,8 @@ def _cost_of_tests(progress: Progress) -> dict[str, float]:
 
 def _how_capped(request: CheckedCount) -> str:
     """Where m comes from."""
+    if request.measure.in_all:
+        return "none: one cap on all groups together"
     if request.kept is not None:
         return "that of the question that is continued"
     if request.one_row:

@@ -123,7 +123,8 @@ class CountRequest(TypedDict, total=False):
         RequestSetting(
             "In how many groups a person counts: a number, auto (chosen privately) or none. "
             "Only the most expensive groups of this number are charged. Default: auto for a count "
-            "of persons in 20 listed groups or more, else none.",
+            "of persons in 20 listed groups or more, one cap on all groups together for sums, "
+            "else none.",
             True,
             _COUNT,
         ),
@@ -376,14 +377,17 @@ def check_request(
 def with_usual_cap(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
     """Return a count of persons in many listed groups with a cap, if its caller says nothing of it.
 
-    A person is mostly in few of many groups, and without a cap all of them are charged.
+    A person is mostly in few of many groups, and without a cap all of them are charged. Sums whose
+    amount is chosen privately have one cap on all groups together instead, which costs no more.
     """
     counts = request.measure.kind == "users" and not request.from_counts
     relative = request.wanted.within is not None and request.wanted.top is None
     many = (request.most_known or 0) >= MANY_LISTED and request.cap is None
-    if asked.get("max_groups_per_user") is not None or not (counts and relative and many):
-        return request
-    return replace(request, cap=AUTO, stated=False)
+    if asked.get("max_groups_per_user") is None:
+        summed = replace(request, cap=AUTO)
+        if summed.caps_in_all or (counts and relative and many):
+            return replace(summed, stated=False)
+    return request
 
 
 def _caps_stated(measure: Measure, asked: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from expost.analytics.contribution import (
     users_of,
 )
 from expost.analytics.pricing import CheckedCount
+from expost.analytics.total_cap import user_amounts
 from expost.tables.typed_columns import engine_of, fetch, held, ibis_module
 
 _PARTS_OF_SUMS = 2  # a power of two
@@ -36,7 +37,7 @@ _LARGE = 2**24  # bytes of a file
 
 
 class Shared(NamedTuple):
-    """Pairs of :func:`pair_sums`, and the users of :func:`users_of` in them."""
+    """Pairs of :func:`pair_sums`, and users in them: of :func:`users_of` or ``user_amounts``."""
 
     pairs: Any
     users: Any
@@ -124,5 +125,6 @@ def shared_pairs(request: CheckedCount) -> Iterator[Shared | None]:
     # A group of sums takes much memory: one part of the users after the other.
     parts = _PARTS_OF_SUMS if request.caps_amount and engine_of(request.table) == "duckdb" else 1
     pairs = [pairs_of(part=(number, parts) if parts > 1 else None) for number in range(parts)]
-    with held(*pairs) as table, held(users_of(table)) as users:
+    per_user = user_amounts if request.caps_in_all else users_of
+    with held(*pairs) as table, held(per_user(table)) as users:
         yield Shared(table, users)

@@ -18,7 +18,7 @@ from fractions import Fraction
 from statistics import NormalDist
 from typing import Annotated, Any, TypedDict, Unpack
 
-from expost.analytics import contribution
+from expost.analytics import contribution, total_cap
 from expost.analytics.asked_before import plain_settings, source_identity, without_errors
 from expost.analytics.count_plan import SIZES, SizePlan, size_plan, smallest_size
 from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
@@ -156,8 +156,11 @@ class CheckedQuery:
         return self.persons_of(self.compiled)
 
     def choices(self) -> list[list[int]]:
-        """Return parts by what is chosen privately: rows once, and an amount for every sum."""
-        parts = list(enumerate(self.requests))
+        """Return parts by what is chosen privately: rows once, and an amount for every sum.
+
+        Without those whose cap is on all groups together: they choose it with their own share.
+        """
+        parts = [(part, asked) for part, asked in enumerate(self.requests) if not asked.caps_in_all]
         rows = [part for part, asked in parts if asked.chooses_rows and not asked.caps_amount]
         return [[part] for part, asked in parts if asked.caps_amount] + ([rows] if rows else [])
 
@@ -210,7 +213,8 @@ class CheckedQuery:
             request.on_path(path, new * need / sum(needs))
             for request, path, need in zip(self.requests, kept, needs, strict=True)
         ]
-        mosts = [path.most for path in kept]  # more of a part that was looked at without a cap
+        # More of a part that was looked at without a cap; none of a cap on all groups together.
+        mosts = [path.most for path in kept if not path.caps["in_all"]] or [None]
         most = None if None in mosts else min(most for most in mosts if most is not None)
         base = replace(self.base, total=new, cap=most)
         return replace(self, base=base, requests=tuple(requests), weights=tuple(needs))
@@ -267,6 +271,8 @@ def check_query(question: Any, options: Mapping[str, Any]) -> CheckedQuery:
         _rank_error(compiled, asked.get("within_rank"), base),
     )
     weights = [_weight(checked, part) for part in range(len(requests))]
+    if not base.private and all(request.caps_in_all for request in requests):
+        checked = replace(checked, base=replace(base, cap=None))  # nothing needs m
     checked = replace(checked, weights=tuple(weights))
     planned = [
         replace(request, total=checked.for_parts() * weight / sum(weights))
@@ -377,6 +383,10 @@ def part_query(
         return contribution.distinct_totals(
             rows, measure, request.keys, most, salt, limit=limit, collated=collated
         )
+    if measure.in_all:
+        pairs = contribution.pair_sums(request.rows(), measure, request.keys, collated=collated)
+        users = total_cap.user_amounts(pairs)
+        return total_cap.capped_totals(pairs, users, measure, salt, request.keys)
     pairs = contribution.measured(request.rows(), measure, request.keys, salt, collated=collated)
     return contribution.totals(pairs, most, salt, limit)
 
@@ -545,7 +555,8 @@ def plan_query(
             attempt = checked.quantile(number, capped).job(capped, known, most)
             planned, smallest = tuple(_quantile_plan(size, attempt) for size in sizes), None
         else:
-            job, whole = asked.job(known, most), asked.counting_total(most)
+            charged = 1 if asked.measure.in_all else most
+            job, whole = asked.job(known, charged), asked.counting_total(charged)
             planned = tuple(size_plan(size, asked, job, whole) for size in sizes)
             smallest = smallest_size(asked, job, whole)
         parts.append(PartPlan(part.label, float(share), planned, smallest))

@@ -48,7 +48,7 @@ from expost.tables.typed_columns import SEPARATOR
 
 THEOREM = (
     "plain composition of the parts of a query, each a noise reduction per group in which a person "
-    "is in at most m groups (docs/query.md, What it costs)"
+    "is in at most m groups, or adds at most one cap to all groups (docs/query.md, What it costs)"
 )
 _TOLD = ("share_of_dropped", "dropped_share", "max_groups_per_user")  # of a part
 

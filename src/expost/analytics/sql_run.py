@@ -1,14 +1,16 @@
 """``expost.query``: one SELECT, one reservation, one scan, one charge.
 
 **Guarantee.** Each measurement (*part*) is a refinement of its own on rows in which a person is in
-at most m groups, with at most r rows in each (:mod:`.refinement`). Where released numbers say that
-m moves counts of persons too much, these are looked at in all listed groups, and each is charged.
-The caps, the groups and the parts are released one after another, each with what is left of the
-total; how much a part may spend depends on released numbers only. By plain composition
-(docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum of what the
-parts cost**, the private choice of caps and groups included; with δ the same sum of ρ never exceeds
-the total, and finding groups privately has half of δ. The worst case is the total, reserved before
-a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-processing.
+at most m groups, with at most r rows in each (:mod:`.refinement`), or adds at most one cap to all
+groups together (:mod:`.total_cap`), which the part chooses with its own share first. Where released
+numbers say that m moves counts of persons too much, these are looked at in all listed groups, and
+each is charged. The caps, the groups and the parts are released one after another, each with what
+is left of the total; how much a part may spend depends on released numbers only. By plain
+composition (docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum
+of what the parts cost**, the private choice of caps and groups included; with δ the same sum of ρ
+never exceeds the total, and finding groups privately has half of δ. The worst case is the total,
+reserved before a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-
+processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|
@@ -28,7 +30,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Unpack
 
-from expost.analytics import cap_choice, contribution
+from expost.analytics import cap_choice, contribution, total_cap
 from expost.analytics import query as counting
 from expost.analytics.asked_before import KeptAnswer, ask_once, run_charged
 from expost.analytics.contribution import GroupValues
@@ -40,6 +42,7 @@ from expost.analytics.pricing import (
     KeptPath,
     price_request,
     settled_at,
+    told_only,
 )
 from expost.analytics.quantile_request import run_cells
 from expost.analytics.quantile_search import CellCounts
@@ -103,7 +106,8 @@ def query(question: Any, /, **options: Unpack[SqlOptions]) -> QueryResult:
         Find the groups privately instead; needs ``delta``.
     max_groups_per_user, max_rows_per_user : int, "auto" or "none"
         The caps of groups per person, and of rows per person and group (default: chosen privately,
-        3 % of the total each). ``one_row_per_user`` declares that both are 1.
+        3 % of the total each; COUNT of rows and SUM of listed groups then have one cap on all
+        groups together instead). ``one_row_per_user`` declares that both are 1.
     ledger, budget, analyst, memo
         The ledger to charge: one reservation for the whole query.
     table_version : str, optional
@@ -205,11 +209,15 @@ class QueryRun:
     def measure(self) -> None:
         """Choose the caps, read the values once, find the groups, refine part after part."""
         requests, weights = self._capped(), self.checked.weights
-        values, order = self._values(requests), self.checked.order()
-        left = self.checked.base.total - self.side
+        left, order = self.checked.base.total - self.side, self.checked.order()
+        if self.checked.base.private:
+            left -= self.checked.shares()["keys"]  # bought with the values
+        totals = [left * weight / sum(weights) for weight in weights]
+        for part in (part for part in order if requests[part].caps_in_all):
+            requests[part] = self._with_total_cap(part, replace(requests[part], total=totals[part]))
+        values = self._values(requests)
         for part in order:
-            total = left * weights[part] / sum(weights)
-            request = replace(requests[part], total=total, keys=tuple(self.groups))
+            request = replace(requests[part], total=totals[part], keys=tuple(self.groups))
             requests[part] = self._prepared(part, request, values[part])
         left = self.checked.base.total - self.spent
         # What answers nothing spends next to nothing: first, so that the others have its share.
@@ -224,6 +232,16 @@ class QueryRun:
             self.parts[part] = request, progress, run(part, request, values[part])
             left -= progress.spent - bought
 
+    def _with_total_cap(self, part: int, request: CheckedCount) -> CheckedCount:
+        """The request of a part with its cap on all groups together, chosen for its own share."""
+        progress = self._progress[part] = Progress()
+        pairs = contribution.pair_sums(
+            request.rows(), request.measure, request.keys, collated=request.collated
+        )
+        users = total_cap.user_amounts(pairs)
+        capped = counting.choose_total_cap(request, progress, users, self._randomness)
+        return replace(capped, cap=1, chooses_rows=False)
+
     def _is_hopeless(self, part: int, request: CheckedCount) -> bool:
         """Whether the caps removed so much of a part, as released, that no group is answered."""
         within, bias = request.wanted.within, (self._progress[part].dropped or {}).get("bias", 0.0)
@@ -233,7 +251,8 @@ class QueryRun:
         """The requests with their caps, given or chosen privately."""
         checked, base = self.checked, self.checked.base
         requests = list(checked.requests)
-        deciding = checked.counted() or range(len(requests))
+        alone = [part for part, one in enumerate(requests) if not one.caps_in_all]
+        deciding = [part for part in alone if part in checked.counted()] or alone
         self.most = base.cap if isinstance(base.cap, int) else None
         choices = checked.choices()
         rate = base.cap_rate()
@@ -242,7 +261,7 @@ class QueryRun:
         if base.chooses_cap:
             self.side += checked.shares()["max_groups_per_user"]
             fit = min((requests[part].caps_that_fit() for part in deciding), key=len)
-            strict = next((one for one in requests if one.counts_removed), base)
+            strict = next((requests[part] for part in alone if requests[part].counts_removed), base)
             span = 1 if strict.counts_removed else None
             cap = cap_choice.choose_cap(
                 groups, fit, strict.above, rate, self._randomness, span=span
@@ -271,7 +290,7 @@ class QueryRun:
         self.rows = max((measure.rows for measure in counted if measure.rows), default=None)
         caps = [self.most if one.kept is None else one.kept.most for one in requests]
         return [
-            replace(request, cap=cap, chooses_rows=False)
+            request if request.caps_in_all else replace(request, cap=cap, chooses_rows=False)
             for request, cap in zip(requests, caps, strict=True)
         ]
 
@@ -319,8 +338,11 @@ class QueryRun:
         if not isinstance(values, GroupValues):
             self._progress[part] = QuantileProgress(most=self.most)
             return request
-        progress = self._progress[part] = Progress(most=cap, measure=request.measure, values=values)
-        if earlier is not None and cap != self.most:  # it was looked at without the cap
+        progress = self._progress.setdefault(part, Progress())
+        progress.most, progress.measure, progress.values = cap, request.measure, values
+        counting.known_removed(request, progress)
+        without = earlier is not None and not request.measure.in_all
+        if without and cap != self.most:  # it was looked at without the cap
             self.widest = cap
         if not values.kept:
             return request
@@ -361,9 +383,12 @@ class QueryRun:
             self._randomness,
             keep_path=self._keep_path,
         )
+        unsure = told_only(request, progress.dropped or {})
+        answers = progress.unsure if unsure else progress.answers
         for answer in refinement:
-            progress.answers.append(counting.in_data_units(request, progress, answer))
+            answers.append(counting.in_data_units(request, progress, answer))
         others = [counting.in_data_units(request, progress, one) for one in refinement.unanswered]
+        others = progress.unsure + others
         spent = progress.spent + request.paid_before
         return self._told(part, progress.answers, others, spent)
 
@@ -373,7 +398,8 @@ class QueryRun:
         """What a part releases; its charge is that of all questions on its path."""
         named, progress = self.checked.compiled.parts[part], self._progress[part]
         told = tuple(answers), tuple(unanswered), round_up(spent), round_up(progress.side)
-        return PartResult(named.label, named.kind, *told, progress.dropped, progress.most)
+        most = None if "in_all_groups" in (progress.dropped or {}) else progress.most
+        return PartResult(named.label, named.kind, *told, progress.dropped, most)
 
 
 def _result(run: QueryRun, charges: Charges, ledger: Mapping[str, Any] | None) -> QueryResult:

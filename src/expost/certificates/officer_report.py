@@ -311,7 +311,13 @@ def _accuracy_of_counts(certificate: Record) -> dict[str, Any]:
             "and sums; the intervals do not include this. "
         )
     rows = certificate["public"].get("max_rows_per_user")
-    if rows is not None:
+    if dropped is not None and "in_all_groups" in dropped:
+        text += (
+            f"One person adds at most {dropped['in_all_groups']:,.6g} to all groups together. What "
+            "this removes is estimated; a group is called answered only if the error of that and "
+            "noise together are within the error. "
+        )
+    elif rows is not None:
         text += (
             f"Of one person at most {rows} rows count in a group. The intervals leave out what "
             "this removes, but a group is called answered only if both together are within the "

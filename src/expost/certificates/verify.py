@@ -187,15 +187,14 @@ def _selection_problems(document: Record) -> Iterator[str]:
 def _count_problems(document: Record) -> Iterator[str]:
     """Yield how the charge of a count differs from what its answers cost.
 
-    The charge is the sum of the m largest group costs and of the shares for m, for the share of
-    dropped pairs and for finding groups (docs/counting.md, What it costs).
+    The charge is the sum of the m largest group costs (the largest one, if a cap is on all groups
+    together) and of the shares for caps, for what they remove and for finding groups
+    (docs/counting.md, What it costs).
     """
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
     answers = [*document["answers"], *document["unanswered"]]
-    yield from _answers_problems(
-        document, _most_expensive(answers, document["max_groups_per_user"])
-    )
+    yield from _answers_problems(document, _most_expensive(answers, _charged(document)))
 
 
 def _quantile_problems(document: Record) -> Iterator[str]:
@@ -224,8 +223,9 @@ def _query_problems(document: Record) -> Iterator[str]:
         costs = _group_costs([*part["answers"], *part["unanswered"]])
         if any(len(group) > 1 for group in costs):
             yield f"two answers of {part['of']} state different costs of their group"
-        capped = part.get("max_groups_per_user", most)  # a part may be looked at without the cap
-        cost = _most_expensive([{"spent": max(group)} for group in costs], capped)
+        # A part may be looked at without the cap.
+        capped = {"max_groups_per_user": most} | part
+        cost = _most_expensive([{"spent": max(group)} for group in costs], _charged(capped))
         cost += Fraction(part["share_of_dropped"])
         stated = Fraction(part["spent"])
         if not cost * (1 - _ROUNDING) <= stated <= cost * (1 + _ROUNDING):
@@ -240,6 +240,12 @@ def _group_costs(answers: Sequence[Record]) -> list[set[float]]:
     for answer in answers:
         costs.setdefault(json.dumps(answer["group"]), set()).add(answer["spent"])
     return list(costs.values())
+
+
+def _charged(record: Record) -> int | None:
+    """Return how many groups are charged: m, or one if a cap is on all groups together."""
+    in_all = "in_all_groups" in (record.get("dropped_share") or {})
+    return 1 if in_all else record["max_groups_per_user"]
 
 
 def _most_expensive(answers: Sequence[Record], most: int | None) -> Fraction:

@@ -110,6 +110,13 @@ def _about_unanswered(result: CountResult) -> str:
             "moved counts by more. Give a larger --max-groups-per-user (or auto), a larger "
             "--within or --epsilon; --one-row-per-user if everybody has one row."
         )
+    if result.within is not None and "in_all_groups" in share and bias >= 0.9 * result.within:
+        return (
+            f"No group is called within {result.within:.0%}: the budget does not tell well enough "
+            f"what the cap removed ({share['low']:.1%} – {share['high']:.1%}). Values, where they "
+            "are told, are corrected by the estimate; their intervals leave its error out. A "
+            "larger --epsilon or --within answers more, or caps that you state."
+        )
     if result.within is not None and bias >= result.within:
         return (
             f"No group is answered within {result.within:.0%}, because the caps alone remove more "
@@ -229,9 +236,12 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
     caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
     if (amount := result.public["max_amount_per_user"]) is not None:
         caps = f" of {amount:,.6g} per user and group"
+    if "in_all_groups" in share:
+        caps = caps.replace("per user and group", "per user in all groups together")
     if caps and result.public["rows_chosen_privately"]:
         caps += " (chosen privately)"
-    least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
+    whole = share["of"] == "pairs" or "in_all_groups" in share
+    least = "" if whole else "at least "  # a user counts with a limit
     if share["high"] - share["low"] > _VAGUE:
         return (
             f"The budget is too small to say how much of {what} the cap{caps} dropped; "
@@ -243,7 +253,8 @@ def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
         f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
     )
     if share.get("corrected"):
-        text = text.replace("intervals are for the capped values", "counts are corrected for that")
+        what = "counts" if share["of"] == "pairs" else "values"
+        text = text.replace("intervals are for the capped values", f"{what} are corrected for that")
     if share["of"] == "amount":
         text += " The amount includes what the bounds clip."
     if result.within is not None and (share.get("bias") or share.get("shift")):

@@ -393,12 +393,13 @@ def _about_unanswered(result: QueryResult) -> str:
     moved = [
         label
         for label, share in shares.items()
-        if result.within is not None and share.get("bias", 0.0) >= result.within
+        if result.within is not None and share.get("bias", 0.0) >= 0.9 * result.within
     ]
     if moved:
         return (
             f"No row is called within {result.within:.0%}: the caps may have moved "
-            f"{' and '.join(map(visible, moved))} by more. Give a larger --epsilon or --within, or "
+            f"{' and '.join(map(visible, moved))} by more. Intervals leave that out. Give a larger "
+            "--epsilon or --within, or "
             f"state {_caps_to_state(result)} as large as almost everybody needs: the answers are "
             "then about the table with these caps."
         )
