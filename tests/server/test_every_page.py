@@ -258,7 +258,8 @@ def test_a_page_by_keyboard_by_axe_and_on_a_dark_phone(
 
 def test_the_checks_notice_what_is_wrong(world: World) -> None:
     """A picture without words, a faint text, a focus that does not show, a wide box."""
-    page = world.page("ann", phone=True)
+    page = world.page("ann")
+    page.set_viewport_size(browsing.PHONE)
     page.goto(f"{world.address}/datasets", wait_until="load")
     page.evaluate(
         """() => {
@@ -275,3 +276,4 @@ def test_the_checks_notice_what_is_wrong(world: World) -> None:
     assert {"image-alt", "color-contrast"} <= rules
     assert not all(step[2] for step in by_keyboard(page))
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0
+    page.set_viewport_size({"width": 1280, "height": 720})

@@ -12,13 +12,22 @@ import pytest
 import expost
 from expost.training._native import compiled, noise
 
+ANOTHER = """
+from expost.training._native import noise
+from expost.training._native.compiled import kernel
+
+
+@kernel
+def pairs(radii, angles, first, second, errors):
+    noise.scaled_pairs(radii, angles, 1.0, first, second, errors)
+"""
 PROGRAM = """
 import numpy as np
-from expost.training._native import noise
+from expost.training._native.another import pairs
 radii, angles = (np.arange(1, 5, dtype=np.uint64) << np.uint64(shift) for shift in (60, 58))
 first, second, errors = np.zeros((3, 4))
-noise.scaled_pairs(radii, angles, 1.0, first, second, errors)
-print([*first.tolist(), *second.tolist()], sum(noise.scaled_pairs.stats.cache_hits.values()))
+pairs(radii, angles, first, second, errors)
+print([*first.tolist(), *second.tolist()], sum(pairs.stats.cache_hits.values()))
 """
 
 
@@ -35,6 +44,7 @@ def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
     package = tmp_path / "expost"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(expost.__file__).parent, package, ignore=ignored)
+    (package / "training" / "_native" / "another.py").write_text(ANOTHER)
     environment = os.environ | {
         "PYTHONPATH": str(tmp_path),
         "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
@@ -56,7 +66,7 @@ def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
     first, second = run(), run()
     assert first[0] == second[0]
     assert (first[1], second[1]) == (0, 1)
-    changed = package / "training" / "_native" / "keystream.py"
+    changed = package / "training" / "_native" / "noise.py"
     text = changed.read_text(encoding="utf-8")
     line = "x = np.float64(angle"
     assert text.count(line) == 1

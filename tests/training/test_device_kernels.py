@@ -112,7 +112,7 @@ def close(found, wanted):
 @pytest.mark.parametrize("biased", [True, False])
 def test_convolutions_of_many_models(case, biased):
     """Outputs, slopes and gradients against torch in float64."""
-    from expost.training._torch import convolution_kernels as kernels
+    from expost.training._torch import layer_kernels as kernels
 
     channels, outputs, size, kernel, stride, padding = case
     x, weight = normal(0, 2, 3, channels, *size), normal(1, 2, outputs, channels, *kernel)
@@ -143,7 +143,7 @@ def test_convolutions_of_many_models(case, biased):
 @kernels_here
 def test_an_image_does_not_reach_another():
     """A tile may hold pixels of several images: what is not finite stays in its image."""
-    from expost.training._torch import convolution_kernels as kernels
+    from expost.training._torch import layer_kernels as kernels
 
     x, weight = normal(0, 1, 4, 16, 5, 5), normal(1, 1, 16, 16, 3, 3)
     x[0, 1] = torch.inf
@@ -162,7 +162,7 @@ def test_an_image_does_not_reach_another():
     ("channels", "pixels", "groups"), [(16, 1024, 4), (6, 49, 3), (4, 1500, 2)]
 )
 def test_group_norm(channels, pixels, groups):
-    from expost.training._torch import convolution_kernels as kernels
+    from expost.training._torch import layer_kernels as kernels
 
     x, weight, bias = (
         normal(0, 2, 3, channels, pixels) + 2,

@@ -4,7 +4,6 @@
 linear             clip factors; training steps of linear, logistic and softmax regression
 network            training steps of convolutional and fully connected networks, and the translation
                    of a torch module into their table
-network_layers     the layers of such a network, the table that describes it, a thread's memory
 noise              random numbers: ChaCha20 keystream, uniforms, Poisson samples, exact rounded
                    Gaussian noise; the optimiser
 fixed_point        sums over rows, also of gradients of torch, that are exact in every order

@@ -8,8 +8,7 @@ tapped_layers        layers that record their inputs and slopes
 plain_chain          which chains of layers have kernels of their own
 layer_chain          sums of clipped gradients of these chains
 convolutions         convolutions of many models
-layer_kernels        CUDA kernels of these layers (Triton)
-convolution_kernels  CUDA kernels of convolutions and group normalisation (Triton)
+layer_kernels        CUDA kernels of these layers and of group normalisation (Triton)
 model_group          training steps of a group of models
 device_keystream     random numbers on a torch device
 noise_kernels        CUDA kernel of these random numbers (Triton)

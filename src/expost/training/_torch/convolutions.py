@@ -1,7 +1,7 @@
 """Convolutions of many models on a torch device, and the gradients of their weights per example.
 
 Images are models × examples × channels × height × width. With Triton, float32 is convolved by the
-kernels of :mod:`expost.training._torch.convolution_kernels`, which write no patches. Otherwise a
+kernels of :mod:`expost.training._torch.layer_kernels`, which write no patches. Otherwise a
 convolution is a matrix product over the patches. Tests: ``tests/training/test_layer_chain.py`` and
 ``tests/training/test_device_kernels.py``.
 """
@@ -99,11 +99,7 @@ class Convolution:
 
 def fused(kernels: Any, x: Tensor) -> Any:
     """Return the kernels of convolutions and group normalisation, or None if ``x`` has none."""
-    if kernels is None or x.dtype != torch.float32:
-        return None
-    from expost.training._torch import convolution_kernels
-
-    return convolution_kernels
+    return None if x.dtype != torch.float32 else kernels
 
 
 def kernels_of(device: str) -> Any:

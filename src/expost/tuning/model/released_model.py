@@ -127,7 +127,7 @@ class Recipe:
         if self.input_shape is None:
             if not self.centred or self.kind in LINEAR or self.schema.integers:
                 return X
-            rows, middle = np.array(X), [place for place, *_ in scaled_numbers(self.schema)]
+            rows, middle = np.array(X), [column for column, *_ in scaled_numbers(self.schema)]
             rows[:, middle] = 2 * rows[:, middle] - 1  # every row by itself
             return rows
         if int(np.prod(self.input_shape)) != X.shape[1]:
