@@ -48,17 +48,10 @@ AIM, MOST = 6.0, 10.0
 _WEIGHTS = "EXPOST_PUBLIC_WEIGHTS"
 
 
-GRID = {
-    "learning_rates": (0.001, 0.003, 0.01, 0.03, 0.1),
-    "epochs": (10, 30),
-    "batch_sizes": (125, 500),
-    "clips": (0.1,),
-    "optimisers": ("adam",),
-}
-"""The settings of both."""
-
-SETTINGS = tuple(product(*list(GRID.values())[:3]))
-"""The same twenty for Opacus: learning rate, epochs and batch size."""
+RATES, EPOCHS, BATCH_SIZES = (0.001, 0.003, 0.01, 0.03, 0.1), (10, 30), (125, 500)
+CLIP = 0.1
+SETTINGS = tuple(product(RATES, EPOCHS, BATCH_SIZES))
+"""The twenty settings of both, for Adam: learning rate, epochs and batch size."""
 
 METHODS = ("progressive", "progressive, private", "grid")
 
@@ -169,7 +162,7 @@ def train_opacus(setting: Sequence[float], train: Array, test: Array, seed: int)
         target_epsilon=EPSILON,
         target_delta=DELTA,
         epochs=epochs,
-        max_grad_norm=GRID["clips"][0],
+        max_grad_norm=CLIP,
     )
     for _ in range(epochs):
         for (tokens,) in loader:
@@ -201,7 +194,14 @@ def tuned(seed: int, run: int, method: str, goal: float) -> dict[str, Any]:
     train, test, drawn = rows_of(seed, run)
     more: dict[str, Any] = {"training": "progressive"}
     if method == "grid":
-        more = {"training": "auto", **{name: list(values) for name, values in GRID.items()}}
+        more = {
+            "training": "auto",
+            "learning_rates": list(RATES),
+            "epochs": list(EPOCHS),
+            "batch_sizes": list(BATCH_SIZES),
+            "clips": [CLIP],
+            "optimisers": ["adam"],
+        }
     with tempfile.TemporaryDirectory() as folder:
         if method != "progressive, private":
             path = Path(folder) / "test.npz"
@@ -278,7 +278,7 @@ def causal_language(
         "delta": DELTA,
         "rows": ROWS,
         "test_rows": TEST_ROWS,
-        "settings": {name: list(values) for name, values in GRID.items()},
+        "settings": [list(setting) for setting in SETTINGS],
         "max_epsilon": MOST,
         "aim": AIM,
         "opacus": {
