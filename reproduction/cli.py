@@ -315,7 +315,7 @@ def _render_networks(console: Console, document: dict[str, Any]) -> None:
 def causal_language(
     methods: Annotated[
         str, typer.Option(help="Separated by semicolons: " + "; ".join(language.METHODS) + ".")
-    ] = ";".join(language.METHODS),
+    ] = ";".join(language.METHODS[:2]),
     runs: Annotated[int, typer.Option(help="Number of runs.", min=1)] = 3,
     jobs: Jobs = 2,
     seed: Seed = 15183,

@@ -124,7 +124,9 @@ def test_a_network_comes_after_a_linear_model(monkeypatch: pytest.MonkeyPatch) -
     plan = expost.plan_job(tables, np.zeros((4000, 784)), np.zeros(4000))
     assert plan.steps[0].recipe is not None
     assert plan.steps[0].recipe.kind == "softmax"
-    assert all(isinstance(step.selector, PlannedAttempt) for step in plan.steps[1:])
+    kinds = [step.recipe and step.recipe.kind for step in plan.steps]
+    assert kinds[:3] == ["softmax", "cnn", "cnn"]
+    assert all(isinstance(step.selector, PlannedAttempt) for step in plan.steps[3:])
 
 
 def test_the_best_model_has_a_grid_on_rows_of_norm_1() -> None:
