@@ -9,8 +9,8 @@ is left of the total; how much a part may spend depends on released numbers only
 composition (docs/theory.md, "Composition") the whole release is ex-post ε̃-DP with ε̃ = **the sum
 of what the parts cost**, the private choice of caps and groups included; with δ the same sum of ρ
 never exceeds the total, and finding groups privately has half of δ. The worst case is the total,
-reserved before a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are post-
-processing.
+reserved before a row is read. HAVING, ORDER BY, LIMIT and arithmetic on answers are
+post-processing.
 
 **Shares.** A part's share of the total is in proportion to what it needs for the same relative
 error in a group of the same size: 1 for persons, r for rows, r·max|v|/|v̄| for sums and r·R/|v̄|

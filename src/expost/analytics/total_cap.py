@@ -63,7 +63,7 @@ def user_amounts(pairs: Any) -> Any:
 
 def ladder_amounts(
     users: Any, steps: Sequence[int], caps: Sequence[int]
-) -> tuple[list[int], list[int]]:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the amount of all users between each step and the one before, and what bounds clip.
 
     The latter with at most each of ``caps`` a user. Both are private.
@@ -78,8 +78,8 @@ def ladder_amounts(
     }
     told = {name: int(column[0]) for name, column in fetch(users.aggregate(**sums)).items()}
     return (
-        [told[f"step_{number}"] for number in range(len(steps))],
-        [told[f"clipped_{number}"] for number in range(len(caps))],
+        tuple(told[f"step_{number}"] for number in range(len(steps))),
+        tuple(told[f"clipped_{number}"] for number in range(len(caps))),
     )
 
 
