@@ -76,7 +76,7 @@ MANY_STEPS = ModuleRule()
 FEW_STEPS = ModuleRule(shared=1.0, fall=0.5)
 """Steps for fewer parameters than rows, and for more parameters."""
 
-FINE_TUNING = ModuleRule(length=2.0, caution=1.0, most=20)
+FINE_TUNING = ModuleRule(length=2.8, caution=1.0, fall=0.25, most=20)
 """Steps for a module with frozen parameters, which begins near a good model."""
 
 _WORK, _FEWEST_STEPS = 4e9, 8  # rows times parameters while μ² doubles
