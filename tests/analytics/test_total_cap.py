@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expost.analytics.cap_ladder import capped_totals, ladder_amounts, user_amounts
 from expost.analytics.contribution import Measure, pair_sums, run_totals, select
 from expost.analytics.refinement_goals import GIVEN, RACE
-from expost.analytics.total_cap import capped_totals, ladder_amounts, user_amounts
 from expost.tables.sources import as_table
 from expost.tables.typed_columns import held
 from tests.analytics import laws

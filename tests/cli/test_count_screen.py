@@ -19,7 +19,7 @@ from expost import (
 from expost import count as expost_count
 from expost.analytics import query
 from expost.budget.ledger import Ledger
-from expost.cli.count_screens import about_surer_answers
+from expost.cli.output import about_surer_answers
 from tests.cli.counting import SIZES, count, expost, files
 
 __all__ = ["count", "expost", "files"]  # fixtures

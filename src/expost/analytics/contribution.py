@@ -88,7 +88,7 @@ class Measure:
     ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
     group; None until it has been chosen privately, and for a sum with a cap of the ``amount`` that
     a user adds to a group. ``low`` and ``high`` are the public bounds of a value, in grid units.
-    With ``in_all`` the cap is on all groups together (``total_cap``).
+    With ``in_all`` the cap is on all groups together (``cap_ladder``).
     """
 
     kind: str = "users"

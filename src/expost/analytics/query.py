@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from expost.analytics import cap_choice, contribution, total_cap
+from expost.analytics import cap_choice, cap_ladder, contribution
 from expost.analytics.asked_before import (
     KeptAnswer,
     ask_once,
@@ -366,7 +366,7 @@ def _values(
     removes = most is not None or request.measure.kind != "users"
     progress.limit = limit = request.limit(progress.most) if price and removes else None
     if shared is not None and request.measure.in_all:
-        kept_rows = total_cap.capped_totals(*shared, request.measure, salt, request.keys)
+        kept_rows = cap_ladder.capped_totals(*shared, request.measure, salt, request.keys)
         values = contribution.run_totals(kept_rows)
     elif shared is None:
 
@@ -470,7 +470,7 @@ def choose_total_cap(
 ) -> CheckedCount:
     """Return the request with a cap on all groups together, chosen by what it removes."""
     steps, terms = request.ladder()
-    ladder = StepAmounts(steps, *total_cap.ladder_amounts(users, steps, caps_between(steps)))
+    ladder = StepAmounts(steps, *cap_ladder.ladder_amounts(users, steps, caps_between(steps)))
     before = progress.side
 
     def pay(cost: Fraction) -> None:

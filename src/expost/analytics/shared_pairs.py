@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from expost.analytics.cap_choice import per_user, run_per_user, users_by_size
+from expost.analytics.cap_ladder import user_amounts
 from expost.analytics.contribution import (
     GroupValues,
     Measure,
@@ -29,7 +30,6 @@ from expost.analytics.contribution import (
     users_of,
 )
 from expost.analytics.pricing import CheckedCount
-from expost.analytics.total_cap import user_amounts
 from expost.tables.typed_columns import engine_of, fetch, held, ibis_module
 
 _PARTS_OF_SUMS = 2  # a power of two

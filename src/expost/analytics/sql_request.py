@@ -18,7 +18,7 @@ from fractions import Fraction
 from statistics import NormalDist
 from typing import Annotated, Any, TypedDict, Unpack
 
-from expost.analytics import contribution, total_cap
+from expost.analytics import cap_ladder, contribution
 from expost.analytics.asked_before import plain_settings, source_identity, without_errors
 from expost.analytics.count_plan import SIZES, SizePlan, size_plan, smallest_size
 from expost.analytics.pricing import AUTO, CAP_SHARE, CheckedCount, KeptPath
@@ -385,8 +385,8 @@ def part_query(
         )
     if measure.in_all:
         pairs = contribution.pair_sums(request.rows(), measure, request.keys, collated=collated)
-        users = total_cap.user_amounts(pairs)
-        return total_cap.capped_totals(pairs, users, measure, salt, request.keys)
+        users = cap_ladder.user_amounts(pairs)
+        return cap_ladder.capped_totals(pairs, users, measure, salt, request.keys)
     pairs = contribution.measured(request.rows(), measure, request.keys, salt, collated=collated)
     return contribution.totals(pairs, most, salt, limit)
 

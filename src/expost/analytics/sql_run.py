@@ -2,7 +2,7 @@
 
 **Guarantee.** Each measurement (*part*) is a refinement of its own on rows in which a person is in
 at most m groups, with at most r rows in each (:mod:`.refinement`), or adds at most one cap to all
-groups together (:mod:`.total_cap`), which the part chooses with its own share first. Where released
+groups together (:mod:`.cap_ladder`), chosen by the part with its own share first. Where released
 numbers say that m moves counts of persons too much, these are looked at in all listed groups, and
 each is charged. The caps, the groups and the parts are released one after another, each with what
 is left of the total; how much a part may spend depends on released numbers only. By plain
@@ -30,7 +30,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Unpack
 
-from expost.analytics import cap_choice, contribution, total_cap
+from expost.analytics import cap_choice, cap_ladder, contribution
 from expost.analytics import query as counting
 from expost.analytics.asked_before import KeptAnswer, ask_once, run_charged
 from expost.analytics.contribution import GroupValues
@@ -238,7 +238,7 @@ class QueryRun:
         pairs = contribution.pair_sums(
             request.rows(), request.measure, request.keys, collated=request.collated
         )
-        users = total_cap.user_amounts(pairs)
+        users = cap_ladder.user_amounts(pairs)
         capped = counting.choose_total_cap(request, progress, users, self._randomness)
         return replace(capped, cap=1, chooses_rows=False)
 

@@ -32,7 +32,6 @@ from expost.analytics.learned_facts import facts_delta, fill_stated_facts
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
-from expost.cli.count_screens import earlier_words, render_answers, render_plan, render_result
 from expost.cli.describe import show_plan
 from expost.cli.output import (
     Analyst,
@@ -43,8 +42,12 @@ from expost.cli.output import (
     Plot,
     Source,
     Verbose,
+    earlier_words,
     note_error,
     notes,
+    render_answers,
+    render_plan,
+    render_result,
     request_option,
     show,
     with_options,

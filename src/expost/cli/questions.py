@@ -30,8 +30,8 @@ from expost.cli.count import (
     opened_ledger,
     read_keys,
 )
-from expost.cli.count_screens import NOTHING_FOUND, earlier_words, render_cost
 from expost.cli.output import (
+    NOTHING_FOUND,
     Analyst,
     BudgetName,
     CertificateFile,
@@ -39,7 +39,9 @@ from expost.cli.output import (
     LedgerName,
     Source,
     Verbose,
+    earlier_words,
     notes,
+    render_cost,
     request_option,
     show,
     shown_up,

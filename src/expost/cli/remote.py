@@ -29,9 +29,8 @@ from expost.cli.certificate import (
     write_pack,
 )
 from expost.cli.count import MeanColumn, Out, SumColumn, request_of_options, with_request_options
-from expost.cli.count_screens import render_result
 from expost.cli.ledger_tables import short_amount
-from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
+from expost.cli.output import MISSED_BAR, Json, notes, render_result, show, value_in_words, visible
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
 from expost.server.client import Connection, connect
