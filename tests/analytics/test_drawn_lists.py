@@ -282,7 +282,7 @@ def test_lists_that_are_not_clear_would_be_wrong(monkeypatch):
 def test_without_a_cap_a_list_costs_little_and_its_intervals_hold():
     """Through the public door: 60 groups, everybody may be in all of them."""
     sizes = {f"g{rank}": 40_000 // (rank + 1) for rank in range(60)}
-    missed = stated = 0
+    missed = stated = wrong = 0
     for seed in range(60):
         result = expost.count(
             sizes,
@@ -294,11 +294,12 @@ def test_without_a_cap_a_list_costs_little_and_its_intervals_hold():
             simulation=True,
         )
         assert result.max_groups_per_user is None
-        assert {answer.group for answer in result.answers} == {f"g{rank}" for rank in range(5)}
+        wrong += {answer.group for answer in result.answers} != {f"g{rank}" for rank in range(5)}
         assert result.spent < 0.06  # looks at all groups would cost 60 times one group's
         assert len(result.unanswered) == 55
         stated += len(result.answers)
         missed += sum(not a.low <= sizes[a.group] <= a.high for a in result.answers)
+    assert wrong <= 2  # 5 % may be; 1 in 1,200 was, in a simulation
     assert stats.binom.sf(missed - 1, stated, 0.05) > 1e-8
     assert verify_certificate(result.certificate()) == []
 

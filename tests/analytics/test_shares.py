@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
 import expost
+from expost.analytics.cap_ladder import MOST_SHARE
 from expost.analytics.contribution import Measure
 from expost.analytics.private_keys import KeySelection, gaussian_threshold, laplace_threshold
 from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels
@@ -49,14 +50,24 @@ def test_the_parts_add_up_to_the_total(more):
 
 @pytest.mark.parametrize("kind", ["rows", "sum", "mean"])
 def test_the_choice_of_rows_and_the_share_are_part_of_the_total(kind):
-    """3 % for each choice; for what the caps remove 5 % of a mean, else up to 20 %."""
+    """3 % for each choice; for what the caps remove 5 % of a mean, else up to 20 %.
+
+    Rows and sums without any cap have one on all groups together, and its ladder of looks.
+    """
     options = {"kind": kind, "column": "v", "bounds": (0, 5)}
     if kind == "rows":
         options = {"count_rows": True}
     options |= {"keys": ["a", "b", "c"], "epsilon": 1}
-    asked = request(max_groups_per_user="auto", max_rows_per_user="auto", **options).with_rows(4)
-    assert asked.counting_total(2) == Fraction(89 if kind == "mean" else 74, 100)
-    assert asked.cost_of_rows() == asked.cost_of_cap() == Fraction(3, 100)
+    chosen = request(max_groups_per_user="auto", max_rows_per_user="auto", **options).with_rows(4)
+    if kind == "mean":
+        assert chosen.counting_total(2) == Fraction(89, 100)
+        assert chosen.cost_of_rows() == chosen.cost_of_cap() == Fraction(3, 100)
+    else:
+        assert chosen.counting_total(2) == 1 - MOST_SHARE
+        assert (chosen.cost_of_rows(), chosen.cost_of_cap()) == (MOST_SHARE, 0)
+    stated = request(max_groups_per_user=2, max_rows_per_user="auto", **options).with_rows(4)
+    assert stated.counting_total(2) == Fraction(92 if kind == "mean" else 77, 100)
+    assert (stated.cost_of_rows(), stated.cost_of_cap()) == (Fraction(3, 100), 0)
     one = request(one_row_per_user=True, **options)
     assert (one.measure.rows, one.counting_total(1)) == (1, 1)
 

@@ -83,6 +83,7 @@ AXES: dict[str, dict[str, Any]] = {
     "weight_decays": {"weight_decay": 1e-4},
     "class_weights": {"class_weights": [1.0, 4.0]},
     "features": {"features": "plain"},
+    "model": {"model": "nets.py:make"},
     "arguments": {"width": 8},
 }
 

@@ -55,9 +55,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> np.random.Generator:
     plan_strategies, plans = jobs.plan_strategies, []
     step_squares = progressive.step_squares
 
-    def planned(*asked: Any) -> Any:
+    def planned(*asked: Any, **options: Any) -> Any:
         if not plans:
-            plans.append(plan_strategies(*asked))
+            plans.append(plan_strategies(*asked, **options))
         return plans[0]
 
     def drawn(self: Any, calls: Any, data: Any, randomness: Any) -> list[Trained]:

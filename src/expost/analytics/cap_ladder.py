@@ -156,7 +156,8 @@ class LadderTerms:
         Looks cost in proportion to 1/noise, values to 1/(what is left of the error).
         """
         looks, values = math.sqrt(2 * _LEVER), math.sqrt(2.5 * self.groups)
-        return 0.8 * self.within / _LEVER * looks / (looks + values)
+        # Where more deviations count as error (a higher confidence), they are smaller.
+        return 0.8 * self.within / _LEVER * looks / (looks + values) * _SURE / self.sure
 
     @property
     def sure(self) -> float:

@@ -188,8 +188,8 @@ def with_arguments(
     kind = further.pop(MODEL, factory.name)
     given = factory.given if kind == factory.name else others.get(kind)
     together = {**factory.arguments, **further}
-    made: ModuleFactory = replace(factory, name=kind, given=given, arguments=together, _found={})
-    return made
+    other: ModuleFactory = replace(factory, name=kind, given=given, arguments=together, _found={})
+    return other
 
 
 def _named(model: Any) -> str:

@@ -275,8 +275,8 @@ def make_candidates(
             # A number, not the record: two functions may have one name.
             built = recipe
             if point.arguments is not None:
-                made = with_arguments(recipe.factory, point.arguments, model.others)
-                built = replace(recipe, kind=made.name, factory=made)
+                factory = with_arguments(recipe.factory, point.arguments, model.others)
+                built = replace(recipe, kind=factory.name, factory=factory)
             featured[name] = (*_featured(point.features, settings, built, shape), len(featured))
         own, rows, key = featured[name]
         params |= {name: _plain(value) for name, value in (point.arguments or {}).items()}
