@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from expost import SimulationRandomness
 from expost.analytics import flat_looks, quantile_run

@@ -118,6 +118,3 @@ def test_what_is_removed_may_cost_half_and_a_person_counts_with_what_the_caps_al
     assert (values.limit(1), rows.limit(1)) == (2, 10)
     assert values.cost_of_dropped(1) == values.total / 2
     assert (rows.caps_in_all, rows.cost_of_dropped(1)) == (True, 0)  # known from the ladder
-    stated = {"source": {"t": table}, "user": "u", "epsilon": 4, "max_groups_per_user": 3}
-    (_, rows) = (request.with_rows(2) for request in check_query(sql, stated).requests)
-    assert rows.cost_of_dropped(1) == rows.total / 5
