@@ -52,6 +52,8 @@ def test_price_and_checks(tmp_path: Path) -> None:
             {"model": {"kind": "softmax", "training": "auto", "features": CODE}},
             {"search": JOB["search"] | {"features": ["plain", CODE]}},  # type: ignore[operator]
             {"search": JOB["search"] | {"features": [CHAIN]}},  # type: ignore[operator]
+            {"search": JOB["search"] | {"model": ["os:system"]}},  # type: ignore[operator]
+            {"model": {}, "search": JOB["search"] | {"model": ["os:system"]}},  # type: ignore[operator]
         ):
             with pytest.raises(InvalidInput):
                 made.service.price(ANN, JOB | wrong)

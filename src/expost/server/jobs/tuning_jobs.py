@@ -64,6 +64,8 @@ def read_job(
     kind, metric = tables["model"]["kind"], tables["goal"].get("metric", "accuracy")
     if kind not in MODELS:  # "module:factory" would run code of the analyst beside the data
         raise InvalidInput("model.kind", kind, "give one of " + ", ".join(MODELS))
+    if tables["search"].get("model") is not None:  # nor a list of them
+        raise InvalidInput("search.model", "a list", "a server runs no code of an analyst")
     if metric not in METRICS:  # nor a function of the analyst
         raise InvalidInput("goal.metric", metric, "give one of " + ", ".join(METRICS))
     maps = [tables["model"].get("features"), tables["search"].get("features")]
